@@ -26,7 +26,7 @@ use folioswap_command::exit::Failure;
 #[derive(Subcommand, Debug)]
 pub enum BenchCommand {
     /// Threads write their shares of one array from start to end, then read and check every word
-    Sweep(sweep::command::SweepArgs),
+    Sweep(sweep::args::SweepArgs),
     /// Threads read, change and write pages at random and check each access; operations per second and their
     /// latencies
     Random(random::command::RandomArgs),
@@ -94,7 +94,7 @@ pub enum Step {
     Calls(calls::InnerArgs),
     /// Sweeps the memory of an ordinary process.
     #[command(name = "__sweep", hide = true)]
-    Sweep(sweep::command::InnerSweepArgs),
+    Sweep(sweep::args::InnerSweepArgs),
     /// Accesses the memory of an ordinary process at random.
     #[command(name = "__random", hide = true)]
     Random(random::command::InnerRandomArgs),

@@ -8,6 +8,7 @@ mod cgroup;
 pub mod guard;
 pub mod kernel;
 mod swap;
+mod system;
 pub mod zram;
 
 use folioswap::Codec;

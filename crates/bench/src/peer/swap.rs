@@ -1,12 +1,12 @@
 //! A swap device for the kernel: a file on disk, a loop device backed by memory, or a zram. Runs the commands that
 //! create it and switch it on and off.
 
+use super::system::command;
 use super::{Backing, zram};
 use folioswap_command::exit::Failure;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 /// How to undo one step of the set-up.
 pub enum Undo {
@@ -39,7 +39,7 @@ pub fn switch_on(backing: &Backing, bytes: u64, undo: &mut Vec<Undo>) -> Result<
     let device = match backing {
         Backing::Directory(directory) => file(directory, bytes, undo)?,
         Backing::Ram => loop_device(bytes, undo)?,
-        Backing::Zram(codec) => zram::create(*codec, bytes, undo)?,
+        Backing::Zram(codec) => zram::create(*codec, bytes, |name| undo.push(Undo::Zram(name.to_owned())))?,
     };
     command("mkswap", &[device.as_ref()]).map_err(Failure::new)?;
     command("swapon", &["-p".as_ref(), "32767".as_ref(), device.as_ref()]).map_err(Failure::new)?;
@@ -107,20 +107,4 @@ fn allocate(descriptor: &OwnedFd, bytes: u64) -> rustix::io::Result<()> {
 
 fn no_room(place: &str, bytes: u64, error: rustix::io::Errno) -> Failure {
     Failure::new(format!("{bytes} bytes of swap for the kernel do not fit in {place}: {error}"))
-}
-
-/// Runs a system command. Returns its output, or one line that says why it failed.
-pub fn command(name: &str, arguments: &[&std::ffi::OsStr]) -> Result<String, String> {
-    let output =
-        Command::new(name).args(arguments).stdin(Stdio::null()).output().map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => {
-                format!("the command {name} is missing; it comes with util-linux, mount or kmod")
-            }
-            _ => format!("{name}: {error}"),
-        })?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{name} failed: {}", said.split_whitespace().collect::<Vec<_>>().join(" ")))
 }

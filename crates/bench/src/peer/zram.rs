@@ -1,6 +1,6 @@
 //! A zram of our own as kernel swap: created, named and removed through sysfs.
 
-use super::swap::{Undo, command};
+use super::system::command;
 use folioswap::Codec;
 use folioswap_command::exit::Failure;
 use std::fs;
@@ -29,8 +29,8 @@ impl Zram {
     }
 }
 
-/// Creates a zram that can hold `bytes`. Pushes each completed step on `undo`, also if a later step fails.
-pub fn create(codec: Codec, bytes: u64, undo: &mut Vec<Undo>) -> Result<PathBuf, Failure> {
+/// Creates a zram that can hold `bytes`. Calls `made` with its name, also if a later step fails.
+pub fn create(codec: Codec, bytes: u64, made: impl FnOnce(&str)) -> Result<PathBuf, Failure> {
     if !Path::new(CONTROL).exists() {
         command("modprobe", &["zram".as_ref()])
             .map_err(|message| Failure::new(format!("this kernel has no zram to compare with: {message}")))?;
@@ -38,7 +38,7 @@ pub fn create(codec: Codec, bytes: u64, undo: &mut Vec<Undo>) -> Result<PathBuf,
     let number = fs::read_to_string(Path::new(CONTROL).join("hot_add"))
         .map_err(|error| Failure::new(format!("the kernel made no zram ({CONTROL}/hot_add): {error}")))?;
     let name = format!("zram{}", number.trim());
-    undo.push(Undo::Zram(name.clone()));
+    made(&name);
     fs::write(attribute(&name, "comp_algorithm"), codec.name()).map_err(|error| {
         let known = fs::read_to_string(attribute(&name, "comp_algorithm")).unwrap_or_default();
         let known = known.replace(['[', ']', '\n'], "");

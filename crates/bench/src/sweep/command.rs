@@ -9,99 +9,25 @@ use crate::shared::kernel_turn::{KernelTurn, Turn};
 use crate::shared::medians::{median, ratio};
 use crate::shared::progress::{Progress, tell};
 use crate::shared::raw::RawFile;
-use crate::shared::records::Data;
 use crate::shared::report::Report;
-use crate::shared::setup::{ArenaPlan, backing, whole_words};
+use crate::shared::setup::{ArenaPlan, backing};
 use crate::shared::stored::Stored;
+use crate::sweep::args::{InnerSweepArgs, SweepArgs, Versus};
 use crate::sweep::managed::{managed, show, show_head, to_json};
 use crate::sweep::pages::sweep_pages;
 use crate::sweep::plot;
-use crate::sweep::{self, Kind, Plan, Row};
-use clap::{Args, ValueEnum};
+use crate::sweep::{self, Kind, Row};
 use folioswap::{Bytes, ExitStatus};
-use folioswap_command::args::{Folios, Paging, check_budget, size};
+use folioswap_command::args::check_budget;
 use folioswap_command::exit::Failure;
 use serde_json::json;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::ChildStdout;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Raw rounds before the managed sweep, and again after it.
 const RAW_ROUNDS: usize = 2;
-
-/// What to compare with.
-#[derive(Copy, Clone, Eq, PartialEq, Debug, ValueEnum)]
-pub enum Versus {
-    /// Kernel swap, with the same memory and disk (needs root)
-    Kernel,
-    /// folioswap itself, swapping in page by page what was swapped out whole
-    Pages,
-}
-
-/// The parameters of the sweep.
-#[derive(Args, Clone, Debug)]
-pub struct Shape {
-    /// Size of the array
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub size: u64,
-    /// Number of threads, each with a share of its own
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: u16,
-    /// How often each share is written
-    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
-    pub rounds: u16,
-    /// How often each share is then read and checked
-    #[arg(long, value_name = "Q", default_value_t = 2)]
-    pub read_rounds: u16,
-    /// What is written
-    #[arg(long, value_enum, default_value_t)]
-    pub data: Data,
-}
-
-impl Shape {
-    /// The plan of the sweep itself.
-    pub fn plan(&self) -> Plan {
-        Plan {
-            threads: usize::from(self.threads),
-            rounds: usize::from(self.rounds),
-            read_rounds: usize::from(self.read_rounds),
-            data: self.data,
-        }
-    }
-
-    fn bytes(&self) -> Result<usize, Failure> {
-        whole_words(self.size, 0)
-    }
-}
-
-/// Arguments of `bench sweep`.
-#[derive(Args, Debug)]
-pub struct SweepArgs {
-    #[command(flatten)]
-    pub shape: Shape,
-    #[command(flatten)]
-    pub paging: Paging,
-    #[command(flatten)]
-    pub folios: Folios,
-    /// Also run the same sweep in another way, and compare
-    #[arg(long)]
-    pub versus: Option<Versus>,
-    /// Also write the figures to this file
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Also draw the rounds to this file, as SVG (not with --versus pages)
-    #[arg(long, value_name = "FILE")]
-    pub plot: Option<PathBuf>,
-}
-
-/// Arguments of the hidden `__sweep`.
-#[derive(Args, Debug)]
-pub struct InnerSweepArgs {
-    #[command(flatten)]
-    pub shape: Shape,
-}
 
 /// The benchmark.
 pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {

@@ -5,6 +5,7 @@
 //! `records`). No folio equals another and none is zero. A word from another place or another round is detected. All
 //! threads meet at a barrier between two rounds. A round is timed from the barrier before it to the barrier after it.
 
+pub mod args;
 pub mod command;
 pub mod managed;
 pub mod pages;

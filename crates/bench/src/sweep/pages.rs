@@ -5,7 +5,7 @@
 use crate::shared::medians::{median, ratio};
 use crate::shared::report::Report;
 use crate::shared::setup::ArenaPlan;
-use crate::sweep::command::SweepArgs;
+use crate::sweep::args::SweepArgs;
 use crate::sweep::managed::{managed, show_head, to_json};
 use crate::sweep::{Kind, gbps};
 use folioswap::SwapIn;

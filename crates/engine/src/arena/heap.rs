@@ -9,13 +9,13 @@ use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use dlmalloc::Dlmalloc;
 use folioswap_core::RangeSet;
 
+use crate::arena::Arena;
 use crate::arena::by_address::RawSpace;
-use crate::arena::{Arena, inherit};
 use crate::config::error::Error;
 use crate::manage::pages::BLOCK_BYTES;
 
@@ -55,6 +55,13 @@ pub(super) struct Inner {
     /// The addresses of all blocks so far lie between these.
     lowest: AtomicUsize,
     highest: AtomicUsize,
+}
+
+/// All heaps. They are locked for a fork whether or not their arena is inherited: a child may free their blocks.
+static HEAPS: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
+
+pub(super) fn heaps() -> MutexGuard<'static, Vec<Weak<Inner>>> {
+    HEAPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The locks of a heap, held by a thread that forks.
@@ -125,7 +132,10 @@ impl ArenaHeap {
             lowest: AtomicUsize::new(usize::MAX),
             highest: AtomicUsize::new(0),
         });
-        inherit::note_heap(&inner);
+        let mut heaps = heaps();
+        heaps.retain(|heap| heap.strong_count() > 0);
+        heaps.push(Arc::downgrade(&inner));
+        drop(heaps);
         ArenaHeap { inner }
     }
 

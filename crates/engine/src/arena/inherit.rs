@@ -13,28 +13,16 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use folioswap_sys::signals;
 
 use crate::arena::fork::Forking;
-use crate::arena::heap::{Held, Inner};
+use crate::arena::heap::{self, Held, Inner};
 use crate::arena::{Arena, Running};
 use crate::config::error::Error;
 use crate::process::fatal;
 
-/// What forked children go on with.
-struct Inherited {
-    arenas: Vec<Weak<Running>>,
-    heaps: Vec<Weak<Inner>>,
-}
+/// The arenas with which forked children go on.
+static INHERITED: Mutex<Vec<Weak<Running>>> = Mutex::new(Vec::new());
 
-static INHERITED: Mutex<Inherited> = Mutex::new(Inherited { arenas: Vec::new(), heaps: Vec::new() });
-
-fn inherited() -> MutexGuard<'static, Inherited> {
+fn inherited() -> MutexGuard<'static, Vec<Weak<Running>>> {
     INHERITED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Heaps are locked whether or not their arena is inherited: a child may free their blocks.
-pub(super) fn note_heap(heap: &Arc<Inner>) {
-    let mut inherited = inherited();
-    inherited.heaps.retain(|heap| heap.strong_count() > 0);
-    inherited.heaps.push(Arc::downgrade(heap));
 }
 
 impl Arena {
@@ -56,8 +44,8 @@ impl Arena {
             return Err(Error::system("preparing for forks")(std::io::Error::from_raw_os_error(failed)));
         }
         let mut inherited = inherited();
-        inherited.arenas.retain(|arena| arena.strong_count() > 0);
-        inherited.arenas.push(Arc::downgrade(&self.running));
+        inherited.retain(|arena| arena.strong_count() > 0);
+        inherited.push(Arc::downgrade(&self.running));
         Ok(())
     }
 }
@@ -66,10 +54,13 @@ impl Arena {
 struct Fork {
     forking: Vec<Forking<'static>>,
     heaps: Vec<Held<'static>>,
-    inherited: MutexGuard<'static, Inherited>,
+    listed: Listed,
     kept: Kept,
     blocked: signals::Blocked,
 }
+
+/// The lists, locked: what is added during a fork would not be at rest.
+type Listed = (MutexGuard<'static, Vec<Weak<Running>>>, MutexGuard<'static, Vec<Weak<Inner>>>);
 
 /// Boxed, so that they stay where they are.
 struct Kept(Box<[Arena]>, Box<[Arc<Inner>]>);
@@ -81,40 +72,40 @@ thread_local! {
 
 unsafe extern "C" fn before() {
     let blocked = signals::block_all();
-    let inherited = inherited();
-    let arenas = inherited.arenas.iter().filter_map(Weak::upgrade).map(|running| Arena { running });
-    let kept = Kept(arenas.collect(), inherited.heaps.iter().filter_map(Weak::upgrade).collect());
+    let (inherited, listed) = (inherited(), heap::heaps());
+    let arenas = inherited.iter().filter_map(Weak::upgrade).map(|running| Arena { running });
+    let kept = Kept(arenas.collect(), listed.iter().filter_map(Weak::upgrade).collect());
     // SAFETY: the boxes keep their content where it is, and `Fork` drops or forgets the borrows before it drops them.
     let (arenas, heaps): (&'static [Arena], &'static [Arc<Inner>]) =
         unsafe { (&*std::ptr::from_ref(&*kept.0), &*std::ptr::from_ref(&*kept.1)) };
     let heaps = heaps.iter().map(|heap| heap.hold()).collect();
     let forking = arenas.iter().map(Arena::prepare_fork).collect();
-    FORK.set(Some(ManuallyDrop::new(Fork { forking, heaps, inherited, kept, blocked })));
+    FORK.set(Some(ManuallyDrop::new(Fork { forking, heaps, listed: (inherited, listed), kept, blocked })));
 }
 
 unsafe extern "C" fn in_parent() {
     let Some(fork) = FORK.take() else { return };
-    let Fork { forking, heaps, inherited, kept, blocked } = ManuallyDrop::into_inner(fork);
+    let Fork { forking, heaps, listed, kept, blocked } = ManuallyDrop::into_inner(fork);
     forking.into_iter().for_each(Forking::parent);
-    end(heaps, inherited, kept, blocked);
+    end(heaps, listed, kept, blocked);
 }
 
 unsafe extern "C" fn in_child() {
     let Some(fork) = FORK.take() else { return };
-    let Fork { forking, heaps, inherited, kept, blocked } = ManuallyDrop::into_inner(fork);
+    let Fork { forking, heaps, listed, kept, blocked } = ManuallyDrop::into_inner(fork);
     if let Err(error) = Forking::children(forking) {
         fatal::die(&format!(
             "process {}, forked from one that uses folioswap, cannot have its memory: {error}",
             std::process::id()
         ));
     }
-    end(heaps, inherited, kept, blocked);
+    end(heaps, listed, kept, blocked);
 }
 
 /// Gives up everything, in the order that the borrows need. The last owner of an arena may be dropped here.
-fn end(heaps: Vec<Held<'static>>, inherited: MutexGuard<'static, Inherited>, kept: Kept, blocked: signals::Blocked) {
+fn end(heaps: Vec<Held<'static>>, listed: Listed, kept: Kept, blocked: signals::Blocked) {
     drop(heaps);
-    drop(inherited);
+    drop(listed);
     drop(blocked);
     drop(kept);
 }

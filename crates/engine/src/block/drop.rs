@@ -7,7 +7,7 @@ use folioswap_sys::memory;
 
 use super::Block;
 use super::map::ZEROS;
-use crate::memory::mapper::{MapError, patiently};
+use crate::memory::map_error::{MapError, patiently};
 use crate::process::fatal;
 
 impl Block<'_> {

@@ -6,7 +6,7 @@ use folioswap_core::{Ahead, FrameId, List, Memory, Order, PAGE_SIZE, Phase, Stat
 use folioswap_sys::uffd::MoveError;
 
 use super::Block;
-use crate::memory::mapper::{MapError, patiently};
+use crate::memory::map_error::{MapError, patiently};
 use crate::process::fatal;
 use crate::process::stopwatch::Stopwatch;
 

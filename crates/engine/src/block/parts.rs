@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use folioswap_core::{FrameId, Order, SlotId, Stats};
 
-use crate::memory::mapper::patiently;
+use crate::memory::map_error::patiently;
 use crate::memory::ram::Ram;
 use crate::memory::table::Table;
 use crate::process::cpu::current_cpu;

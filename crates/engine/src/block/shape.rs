@@ -5,7 +5,7 @@ use std::ops::Range;
 use folioswap_core::{List, Memory, Order, PIECE, State};
 
 use super::Block;
-use crate::memory::mapper::patiently;
+use crate::memory::map_error::patiently;
 
 impl Block<'_> {
     /// Splits a block into folios of `order`. When pieces are split into smaller folios, those in RAM give up their

@@ -16,7 +16,7 @@ use crate::device::checksum;
 use crate::engine::Engine;
 use crate::fault::runs::{self, Arrival};
 use crate::memory::frames::Prepared;
-use crate::memory::mapper::MapError;
+use crate::memory::map_error::MapError;
 use crate::process::fatal::{self, EndOnPanic};
 use crate::process::stopwatch::Stopwatch;
 use crate::state::faults::Window;

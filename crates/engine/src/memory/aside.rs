@@ -10,7 +10,7 @@ use folioswap_core::{Order, PAGE_SIZE};
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::uffd::Userfaultfd;
 
-use super::mapper::{MapError, patiently, refused};
+use super::map_error::{MapError, patiently, refused};
 use crate::process::fatal;
 use crate::process::lent::Lent;
 

@@ -9,7 +9,8 @@ use folioswap_sys::pagemap::Pagemap;
 use folioswap_sys::uffd::Userfaultfd;
 
 use super::aside::Aside;
-use super::mapper::{MapError, Mapper, copy_in, drop_pages};
+use super::map_error::MapError;
+use super::mapper::{Mapper, copy_in, drop_pages};
 
 /// Huge pages become small ones.
 pub(crate) struct CopyMapper {

@@ -8,43 +8,15 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLockWriteGuard};
-use std::time::Duration;
 
 use folioswap_core::{Order, PAGE_SIZE, PIECE};
+use folioswap_sys::memory;
 use folioswap_sys::pagemap::Pagemap;
 use folioswap_sys::uffd::{MoveError, Userfaultfd};
-use folioswap_sys::{futex, memory};
 
 use super::aside::Aside;
-use crate::process::fatal;
+use super::map_error::{MapError, patiently, refused};
 use crate::process::lent::Lent;
-
-/// Why a folio stayed where it was.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum MapError {
-    /// A page is pinned, in use by a system call, or shared with a forked process. A retry may succeed.
-    #[error("in use by a system call, pinned, or shared with another process")]
-    Busy,
-    /// A page of a mapped folio is missing: the program dropped it in a way that folioswap does not see.
-    #[error("a page of it is missing")]
-    Missing,
-    /// Any other error, by its kernel number.
-    #[error("the kernel refused (error {0})")]
-    Refused(i32),
-}
-
-impl From<MoveError> for MapError {
-    fn from(error: MoveError) -> Self {
-        match error {
-            MoveError::Busy | MoveError::Partial { .. } => MapError::Busy,
-            MoveError::Missing => MapError::Missing,
-            MoveError::Present => MapError::Refused(libc::EEXIST),
-            MoveError::Invalid => MapError::Refused(libc::EINVAL),
-            MoveError::ProcessGone => MapError::Refused(libc::ESRCH),
-            MoveError::Other(number) => MapError::Refused(number),
-        }
-    }
-}
 
 /// Moves folios between their addresses and the homes of their frames.
 ///
@@ -115,27 +87,6 @@ pub(crate) trait Mapper: Send + Sync {
         // SAFETY: the caller's ranges.
         unsafe { self.unmap(folio, home, len) }
     }
-}
-
-/// Repeats a map call while a page is still pinned by I/O that has just ended, or while the kernel is out of
-/// memory.
-pub(crate) fn patiently<R>(what: &str, mut call: impl FnMut() -> Result<R, MapError>) -> R {
-    for attempt in 0..20_000 {
-        match call() {
-            Ok(done) => return done,
-            Err(MapError::Busy) if attempt < 100 => std::hint::spin_loop(),
-            Err(MapError::Busy) => futex::sleep(Duration::from_micros(100)),
-            // May be temporary: other processes may have taken the memory that this process gave back a moment ago.
-            Err(MapError::Refused(libc::ENOMEM)) if attempt < 2000 => {
-                futex::sleep(Duration::from_millis(1));
-            }
-            Err(MapError::Refused(libc::ENOMEM)) => fatal::die(
-                "the kernel has no memory left for a folio: give this program's machine or container more, or a smaller --memory",
-            ),
-            Err(error) => fatal::die(&format!("a folio could not be {what}: {error}")),
-        }
-    }
-    fatal::die(&format!("a folio could not be {what}: its frames stayed in use for two seconds"));
 }
 
 /// How often the program may look at an empty home while content moves there.
@@ -546,10 +497,6 @@ pub(super) unsafe fn drop_pages(addr: usize, len: usize) -> Result<(), MapError>
         dropped => dropped,
     }
     .map_err(refused)
-}
-
-pub(super) fn refused(error: std::io::Error) -> MapError {
-    MapError::Refused(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::config::error::Error;
 use crate::config::size::Bytes;
 use crate::device::topology::Topology;
 use crate::memory::frames::{Frames, bytes_behind_homes};
-use crate::memory::mapper::{MapError, patiently};
+use crate::memory::map_error::{MapError, patiently};
 use crate::memory::ram::Ram;
 use crate::memory::zones::Zoning;
 

@@ -4,11 +4,13 @@
 mod aside;
 pub mod copy_mapper;
 pub mod frames;
+pub mod map_error;
 pub mod mapper;
 pub mod mlock;
 pub mod oldest;
 pub mod ram;
 pub mod selftest;
+mod stock;
 pub mod table;
 pub mod take;
 pub mod zeroed;

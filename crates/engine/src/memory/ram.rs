@@ -12,8 +12,9 @@ use folioswap_sys::pagemap::{Pagemap, Scan};
 
 use crate::config::error::Error;
 use crate::memory::frames::Frames;
-use crate::memory::mapper::{Mapper, patiently};
-use crate::memory::zeroed::ZeroedStock;
+use crate::memory::map_error::patiently;
+use crate::memory::mapper::Mapper;
+use crate::memory::stock::ZeroedStock;
 use crate::memory::zones::Zoning;
 use crate::process::cpu::{self, current_cpu};
 use crate::process::shared_stats::StatsHome;

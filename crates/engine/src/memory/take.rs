@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use folioswap_core::{CpuId, FrameId, List, Locked, Memory, Order, Size, Taken, Zone};
 
 use crate::memory::frames::Prepared;
-use crate::memory::mapper::{MapError, patiently};
+use crate::memory::map_error::{MapError, patiently};
 use crate::memory::oldest::{OldestFolios, SCAN, older_class};
 use crate::memory::ram::Ram;
 use crate::memory::table::Table;

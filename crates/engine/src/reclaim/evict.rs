@@ -16,7 +16,7 @@ use folioswap_core::{
 use crate::block::Block;
 use crate::device::checksum;
 use crate::engine::Engine;
-use crate::memory::mapper::MapError;
+use crate::memory::map_error::MapError;
 use crate::memory::oldest::{OldestFolios, older_class};
 use crate::process::cpu::current_cpu;
 use crate::process::fatal;

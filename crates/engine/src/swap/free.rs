@@ -11,7 +11,7 @@
 //! **Locking.** The thread holds the fork gate while it frees, so no batch or cluster is locked during a fork. It waits
 //! for the disk outside the gate. A forked child starts its own when memory first runs short; frees work without it.
 
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use folioswap_core::{Freed, Order, SlotId};
@@ -20,7 +20,7 @@ use folioswap_sys::signals;
 use crate::process::cpu::current_cpu;
 use crate::process::fatal::EndOnPanic;
 use crate::process::lifecycle::Lifecycle;
-use crate::process::wakeup::{Event, Gate};
+use crate::process::wakeup::Gate;
 use crate::swap::discard::{Discards, Next};
 use crate::swap::space::SwapSpace;
 
@@ -29,33 +29,6 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Interval between looks at whether the descendants of forks that hold slots are gone.
 const FORK_POLL_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Wakes the thread.
-pub(crate) struct Freeing {
-    wanted: Event,
-    /// The thread will look at all batches again without being woken, or there is no thread.
-    on_watch: AtomicBool,
-}
-
-impl Freeing {
-    /// `synchronous`: there is no thread.
-    pub fn new(synchronous: bool) -> Self {
-        Freeing { wanted: Event::default(), on_watch: AtomicBool::new(synchronous) }
-    }
-
-    /// Wakes the thread.
-    pub fn wake(&self) {
-        self.wanted.signal();
-    }
-
-    /// Whether the caller must wake the thread to look at what was just freed. Only one caller gets `true` per watch.
-    fn begin_watch(&self) -> bool {
-        // Pairs with the fence in `sweep_slots`: the sweep sees what was freed, or this load sees that the watch has
-        // ended.
-        fence(Ordering::SeqCst);
-        !self.on_watch.load(Ordering::Relaxed) && !self.on_watch.swap(true, Ordering::SeqCst)
-    }
-}
 
 /// The thread's body. Returns when the arena stops.
 pub(crate) fn run(space: &SwapSpace, lifecycle: &Lifecycle) {

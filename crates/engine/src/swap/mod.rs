@@ -5,6 +5,7 @@ pub mod block;
 pub mod discard;
 pub mod figures;
 pub mod free;
+mod freeing;
 pub mod health;
 pub mod held;
 pub mod slot_work;

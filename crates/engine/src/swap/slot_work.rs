@@ -6,7 +6,6 @@ use std::time::Duration;
 use folioswap_core::{Order, PIECE};
 
 use crate::process::wakeup::Event;
-use crate::swap::space::SwapSpace;
 
 /// The least order for which compaction is started when a folio finds no run of slots.
 pub(crate) const LEAST_ORDER: Order = PIECE;
@@ -56,6 +55,14 @@ impl SlotWork {
         self.wake();
     }
 
+    /// Notes that a folio of this order found no run of slots, and wakes the thread if free ones are scattered.
+    pub fn want_runs(&self, order: Order, are_scattered: impl FnOnce() -> bool) {
+        if self.compacts && order >= LEAST_ORDER && are_scattered() {
+            self.nr_wanted.fetch_add(order.nr_pages(), Ordering::Relaxed);
+            self.wake();
+        }
+    }
+
     /// The slots wanted in runs since the last call.
     pub fn take_wanted(&self) -> usize {
         self.nr_wanted.swap(0, Ordering::Relaxed)
@@ -64,16 +71,5 @@ impl SlotWork {
     /// Whether failing devices are to be emptied since the last call.
     pub fn take_evacuation(&self) -> bool {
         self.is_evacuation_due.swap(false, Ordering::SeqCst)
-    }
-}
-
-impl SwapSpace {
-    /// Notes that a folio of this order found no run of slots.
-    pub fn want_whole_clusters(&self, order: Order) {
-        let work = self.slot_work();
-        if work.compacts && order >= LEAST_ORDER && self.next_scattered(None).is_some() {
-            work.nr_wanted.fetch_add(order.nr_pages(), Ordering::Relaxed);
-            work.wake();
-        }
     }
 }

@@ -28,7 +28,7 @@ use crate::process::fatal;
 use crate::process::shared_stats::{SharedCounters, StatsHome};
 use crate::process::wakeup::Pass;
 use crate::swap::attached::{Attached, Frees, Layout};
-use crate::swap::free::Freeing;
+use crate::swap::freeing::Freeing;
 use crate::swap::health::{DeviceErrors, DeviceState, Trouble};
 use crate::swap::slot_work::SlotWork;
 use crate::swap::space::fronts::Relief;
@@ -489,6 +489,11 @@ impl SwapSpace {
             attached.free_full();
             None::<()>
         });
+    }
+
+    /// Notes that a folio of this order found no run of slots.
+    pub fn want_whole_clusters(&self, order: Order) {
+        self.slot_work.want_runs(order, || self.next_scattered(None).is_some());
     }
 
     /// Takes slots out of use permanently after a failed write.

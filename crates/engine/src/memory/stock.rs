@@ -1,0 +1,77 @@
+//! The zeroed pageblocks in stock ([`super::zeroed`] fills it).
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use folioswap_core::{FrameId, Order, Zone, Zones};
+
+use crate::process::wakeup::Event;
+
+/// Most blocks of a zone in stock, and the largest share of its limit: nobody else can use these frames.
+const MOST: usize = 16;
+const BUDGET_SHARE: usize = 32;
+
+/// First touches for each block in stock, so that a program with only a few gets none.
+const TOUCHES_EACH: usize = 4;
+
+/// The stock of an arena.
+pub(crate) struct ZeroedStock {
+    blocks: Mutex<Vec<FrameId>>,
+    /// Number of blocks. Changed under the lock, read without it.
+    pub nr: AtomicUsize,
+    /// The CPU of the last first touch. The next blocks are taken near it.
+    pub touched_on: AtomicU32,
+    pub nr_touches: AtomicUsize,
+    /// The number of first touches when reclaim last looked.
+    pub nr_touches_seen: AtomicUsize,
+    enabled: bool,
+    pub wanted: Event,
+}
+
+impl ZeroedStock {
+    pub fn new(enabled: bool, nr_zones: usize) -> Self {
+        ZeroedStock {
+            blocks: Mutex::new(Vec::with_capacity(MOST * nr_zones)), // never grows, so faults do not wait for that
+            nr: AtomicUsize::new(0),
+            touched_on: AtomicU32::new(0),
+            nr_touches: AtomicUsize::new(0),
+            nr_touches_seen: AtomicUsize::new(0),
+            enabled,
+            wanted: Event::default(),
+        }
+    }
+
+    /// The number of blocks of a zone to keep.
+    pub fn target(&self, zone: &Zone) -> usize {
+        let most = MOST.min(zone.counts().limit / Order::HUGE.nr_pages() / BUDGET_SHARE);
+        if self.enabled { most.min(self.nr_touches.load(Ordering::Relaxed) / TOUCHES_EACH) } else { 0 }
+    }
+
+    /// Wakes the thread.
+    pub fn wake(&self) {
+        self.wanted.signal();
+    }
+
+    pub fn change<R>(&self, change: impl FnOnce(&mut Vec<FrameId>) -> R) -> R {
+        let mut blocks = self.blocks.lock().expect("nothing panics under this lock");
+        let result = change(&mut blocks);
+        self.nr.store(blocks.len(), Ordering::Relaxed);
+        result
+    }
+
+    pub fn pop(&self) -> Option<FrameId> {
+        if self.nr.load(Ordering::Relaxed) == 0 { None } else { self.change(Vec::pop) }
+    }
+
+    /// Takes a block of a zone. Also returns how many of that zone are left.
+    pub fn pop_of(&self, zones: &Zones, zone: &Zone) -> (Option<FrameId>, usize) {
+        if self.nr.load(Ordering::Relaxed) == 0 {
+            return (None, 0);
+        }
+        let is_here = |frame: &FrameId| std::ptr::eq(zones.of(*frame), zone);
+        self.change(|blocks| {
+            let found = blocks.iter().rposition(is_here).map(|at| blocks.swap_remove(at));
+            (found, blocks.iter().filter(|frame| is_here(frame)).count())
+        })
+    }
+}

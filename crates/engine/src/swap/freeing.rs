@@ -1,0 +1,32 @@
+//! When the thread that frees slots ([`super::free`]) is woken.
+
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+use crate::process::wakeup::Event;
+
+/// What wakes it.
+pub(crate) struct Freeing {
+    pub wanted: Event,
+    /// The thread will look at all batches again without being woken, or there is no thread.
+    pub on_watch: AtomicBool,
+}
+
+impl Freeing {
+    /// `synchronous`: there is no thread.
+    pub fn new(synchronous: bool) -> Self {
+        Freeing { wanted: Event::default(), on_watch: AtomicBool::new(synchronous) }
+    }
+
+    /// Wakes the thread.
+    pub fn wake(&self) {
+        self.wanted.signal();
+    }
+
+    /// Whether the caller must wake the thread to look at what was just freed. Only one caller gets `true` per watch.
+    pub fn begin_watch(&self) -> bool {
+        // Pairs with the fence in `SwapSpace::sweep_slots`: the sweep sees what was freed, or this load sees that the
+        // watch has ended.
+        fence(Ordering::SeqCst);
+        !self.on_watch.load(Ordering::Relaxed) && !self.on_watch.swap(true, Ordering::SeqCst)
+    }
+}
