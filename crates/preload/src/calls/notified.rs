@@ -1,7 +1,7 @@
 //! Notifications by a thread (`SIGEV_THREAD`). The C library makes a helper thread by itself, with all signals blocked,
 //! and another for each notification. The helper reads what the C library has allocated for the timer or the queue:
 //! that must not be managed memory. From its first own allocation on it is as the program's other threads
-//! ([`threads::join`]).
+//! ([`crate::faults::threads::join`]).
 
 use std::ffi::c_int;
 
