@@ -101,7 +101,7 @@ impl Supervisor {
                         if from_terminal(&origin) {
                             continue;
                         }
-                        let is_over = || process.is_some_and(|child| has_continued(child));
+                        let is_over = || process.is_some_and(has_continued);
                         if origin.signal == signal::SIGCONT && is_over() {
                             continue;
                         }
@@ -127,8 +127,8 @@ impl Supervisor {
     }
 }
 
-/// Whether the child has been continued since its last stop that was seen: by a signal to the group, which has reached it
-/// too. It may have stopped again by then, and must not be continued for the first stop's sake.
+/// Whether the child has been continued since its last stop that was seen: by a signal to the group, which has reached
+/// it too. It may have stopped again by then, and must not be continued for the first stop's sake.
 fn has_continued(child: Pid) -> bool {
     let seen = |options| waitid(WaitId::Pid(child), options | WaitIdOptions::NOHANG).ok().flatten();
     seen(WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT).is_some_and(|status| status.stopped())

@@ -32,7 +32,8 @@ pub enum Argument {
     Named(usize),
     /// That of getsockopt.
     Choice,
-    /// What a command for a message queue or for a shared segment is about. The command is in the argument of this index.
+    /// What a command for a message queue or for a shared segment is about. The command is in the argument of this
+    /// index.
     OfQueue(usize),
     OfSegment(usize),
     /// The rights that capget tells.

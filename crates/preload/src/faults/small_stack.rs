@@ -4,8 +4,9 @@
 //! - A handler that wants the signal stack (SA_ONSTACK) runs on the small one that the program has set, while the
 //!   kernel knows this library's ([`signal_stack::instead_of`]): that one takes the frames of faults and caught calls,
 //!   for which the program's has no room.
-//! - A *plain* handler, without that flag or where the program has set no such stack, runs on the stack of the interrupted code. If that has left RAM, as a
-//!   coroutine's may, the kernel could make no frame there in direct mode, and would end the process.
+//! - A *plain* handler, without that flag or where the program has set no such stack, runs on the stack of the
+//!   interrupted code. If that has left RAM, as a coroutine's may, the kernel could make no frame there in direct mode,
+//!   and would end the process.
 //!
 //! Handlers begin here, on this library's stack. The kernel's frame is copied to the program's, and the handler returns
 //! from there. All signals are blocked meanwhile: handlers of others would run on this library's stack. One whose frame
@@ -151,8 +152,8 @@ unsafe fn settled(frame: usize, context: &mut ucontext_t, is_plain: bool) -> Opt
     }
 }
 
-/// The same for the handler that was interrupted before it began, which goes on with its frame at the new place. `None`:
-/// it stays here.
+/// The same for the handler that was interrupted before it began, which goes on with its frame at the new place.
+/// `None`: it stays here.
 ///
 /// # Safety
 /// As [`moved`]. What was interrupted is such a handler.
@@ -186,8 +187,8 @@ fn has_not_begun(context: &ucontext_t) -> bool {
     context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize == enter as *const () as usize
 }
 
-/// Moves the frame of a plain handler to where the kernel would have put it. In its context the program finds the signal
-/// stack that it has set itself.
+/// Moves the frame of a plain handler to where the kernel would have put it. In its context the program finds the
+/// signal stack that it has set itself.
 ///
 /// # Safety
 /// As [`moved`].

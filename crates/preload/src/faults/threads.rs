@@ -240,8 +240,8 @@ fn see_end() {
     }
 }
 
-/// Ends what the thread has. In the last round, because the program's destructors may use its mutexes. Those of keys that
-/// were made after this one run later in the round, without what has ended here.
+/// Ends what the thread has. In the last round, because the program's destructors may use its mutexes. Those of keys
+/// that were made after this one run later in the round, without what has ended here.
 extern "C" fn at_end(value: *mut c_void) {
     let round = END.get().1 + 1;
     END.set((true, round));
