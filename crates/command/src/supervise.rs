@@ -101,9 +101,16 @@ impl Supervisor {
                         if from_terminal(&origin) {
                             continue;
                         }
+                        let is_over = || process.is_some_and(has_continued);
+                        if origin.signal == signal::SIGCONT && is_over() {
+                            continue;
+                        }
                         if let (Some(pidfd), Some(signal)) = (&pidfd, Signal::from_named_raw(origin.signal)) {
                             // The child may have ended meanwhile. Then the signal has no receiver.
                             let _ = pidfd_send_signal(pidfd, signal);
+                        }
+                        if origin.signal == signal::SIGCONT {
+                            let _ = process.is_some_and(has_continued); // by this one: the next one counts again
                         }
                     }
                 }
@@ -118,6 +125,14 @@ impl Supervisor {
         .map(status_of_exit)
         .map_err(|error| Failure::new(format!("waiting for the program failed: {error}")))
     }
+}
+
+/// Whether the child has been continued since its last stop that was seen: by a signal to the group, which has reached
+/// it too. It may have stopped again by then, and must not be continued for the first stop's sake.
+fn has_continued(child: Pid) -> bool {
+    let seen = |options| waitid(WaitId::Pid(child), options | WaitIdOptions::NOHANG).ok().flatten();
+    seen(WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT).is_some_and(|status| status.stopped())
+        || seen(WaitIdOptions::CONTINUED).is_some()
 }
 
 /// Waits until the child has ended. Whenever it stops, the command stops too, by the same signal, so that the shell

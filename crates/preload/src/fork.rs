@@ -20,7 +20,7 @@ use folioswap_sys::{fault_stack, seat, signals};
 
 use crate::alloc::{heap, huge};
 use crate::calls::access::{self, Access};
-use crate::calls::{aio, dispatch};
+use crate::calls::{aio, clones, dispatch, mirrored};
 use crate::export::{export, real};
 use crate::faults::{signal_stack, signals as caught, threads};
 use crate::map::{advice, known, mapping};
@@ -71,6 +71,9 @@ struct Fork {
 struct Resting {
     forking: Forking<'static>,
     thread: u32,
+    /// These two before the engine rests: who has them may wait for its threads.
+    _one: mirrored::One,
+    _ending: clones::Ending,
     _beginning: MutexGuard<'static, ()>,
     _known: [MutexGuard<'static, RangeSet>; 5],
     _blocks: huge::Blocks,
@@ -95,11 +98,14 @@ fn rest(arena: &'static Arena, has_streams: bool) -> Resting {
     if has_streams {
         streams::lock();
     }
+    let (one, ending) = (mirrored::one(), clones::ending());
     let beginning = known::beginning();
     let forking = arena.prepare_fork();
     Resting {
         forking,
         thread: signals::thread_id(),
+        _one: one,
+        _ending: ending,
         _beginning: beginning,
         _known: known::all(),
         _blocks: huge::blocks(),

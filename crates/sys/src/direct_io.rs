@@ -235,10 +235,13 @@ pub fn preallocate(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
 /// Kernel errors.
 pub fn punch_hole(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: takes no pointers.
-    match check(unsafe { libc::syscall(libc::SYS_fallocate, fd, mode, offset, len) }) {
-        Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => Err(error),
-        _ => Ok(()),
+    loop {
+        // SAFETY: takes no pointers.
+        match check(unsafe { libc::syscall(libc::SYS_fallocate, fd, mode, offset, len) }) {
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => return Err(error),
+            _ => return Ok(()),
+        }
     }
 }
 

@@ -277,7 +277,7 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
                 let result = messages::several(fd, b as *mut mmsghdr, c as c_uint, true, |list, count| {
                     kernel!(number, fd, list, count, d, limit.addr()) as c_int
                 });
-                limit.bring_back();
+                limit.bring_back(result);
                 result as isize
             }
             _ => return None,
@@ -335,7 +335,7 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
                 let list = copied::polled(a as *mut u8, b as nfds_t);
                 let (limit, set) = (copied::value(c as *mut timespec), open_set(d));
                 let result = kernel!(number, list.addr(), b, limit.addr(), or_theirs(&set, d), e);
-                [list, limit].iter().for_each(|copy| copy.bring_back());
+                [list, limit].iter().for_each(|copy| copy.bring_back(result));
                 result as isize
             }
             libc::SYS_select | libc::SYS_pselect6 => {
@@ -349,7 +349,7 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
                 let named = named.map(|[at, len]| [or_theirs(&set, at), len]);
                 let sixth = or_theirs(&named, f);
                 let result = kernel!(number, a, sets[0].addr(), sets[1].addr(), sets[2].addr(), limit.addr(), sixth);
-                sets.iter().chain([&limit]).for_each(|copy| copy.bring_back());
+                sets.iter().chain([&limit]).for_each(|copy| copy.bring_back(result));
                 result as isize
             }
             libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => {
@@ -358,7 +358,7 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
                 let limit = copied::bytes(d as *const u8, if has_time { size_of::<timespec>() } else { 0 });
                 let set = open_set(e);
                 let result = kernel!(number, a, list.addr(), c, limit.addr(), or_theirs(&set, e), f);
-                list.bring_back();
+                list.bring_back(result);
                 result as isize
             }
             _ => return None,
@@ -371,6 +371,9 @@ unsafe fn about_the_net(number: c_long, words: &Words) -> Option<isize> {
     match number {
         libc::SYS_prctl if words[0] == dispatch::SET_DISPATCH => {
             dispatch::step_back();
+            if words[1] == dispatch::DISPATCH_ON {
+                threads::hold(words[4], 1); // the kernel reads it at each call
+            }
             // SAFETY: the caller's call.
             Some(unsafe { raw(number, words) as isize })
         }
@@ -386,9 +389,12 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
         match number {
             libc::SYS_futex => futex(words),
             libc::SYS_msgsnd | libc::SYS_msgrcv => {
-                let message = Copied::new(b, c.saturating_add(8), number == libc::SYS_msgrcv);
+                let len = c.saturating_add(size_of::<c_long>());
+                let is_sent = number == libc::SYS_msgsnd;
+                let message =
+                    if is_sent { copied::bytes(b as *const u8, len) } else { copied::bytes(b as *mut u8, len) };
                 let result = kernel!(number, a, message.addr(), c, d, e);
-                message.bring_back();
+                message.bring_back(if result < 0 { -1 } else { result as isize + size_of::<c_long>() as isize });
                 result as isize
             }
             libc::SYS_execve | libc::SYS_execveat => {
@@ -405,16 +411,25 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
                 threads::hold(a, b.min(64));
                 return None;
             }
+            // The kernel writes there whenever it has interrupted the thread.
+            libc::SYS_rseq if c & RSEQ_UNREGISTERS == 0 => {
+                threads::hold(a, (b as u32).max(LEAST_RSEQ_BYTES) as usize);
+                return None;
+            }
             libc::SYS_mincore => {
                 let present = Copied::new(c, b.div_ceil(4096), true);
                 let result = kernel!(number, a, b, present.addr());
-                present.bring_back();
+                present.bring_back(result);
                 result as isize
             }
             _ => return None,
         }
     })
 }
+
+/// What rseq is given to end its use, and the bytes of the first version's structure.
+const RSEQ_UNREGISTERS: usize = 1;
+const LEAST_RSEQ_BYTES: u32 = 32;
 
 /// FUTEX_LOCK_PI2, since Linux 5.14.
 const LOCK_PI2: c_int = 13;

@@ -7,8 +7,8 @@
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr::without_provenance_mut;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use folioswap_sys::{own_calls, seat};
 
@@ -86,8 +86,13 @@ pub fn has_one_thread() -> bool {
     !HAS_OWN_THREADS.load(Ordering::Relaxed) && seat::has_one_other()
 }
 
-/// Threads that are about to end.
-static ENDING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+/// Threads that are about to end, locked.
+pub type Ending = MutexGuard<'static, Vec<u32>>;
+
+pub fn ending() -> Ending {
+    static ENDING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+    ENDING.lock().expect("nothing panics under this lock")
+}
 
 /// Whether this thread, which ends now, is the program's last. The engine's would outlive it.
 pub fn is_last_thread() -> bool {
@@ -98,7 +103,7 @@ pub fn is_last_thread() -> bool {
         return has_one_thread(); // the program's filter may refuse to open a directory
     }
     let _guard = guard::enter();
-    let mut ending = ENDING.lock().expect("nothing panics under this lock");
+    let mut ending = self::ending();
     let Ok(listed) = std::fs::read_dir("/proc/self/task") else { return false };
     let threads: Vec<u32> = listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     ending.retain(|thread| threads.contains(thread));

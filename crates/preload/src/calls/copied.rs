@@ -8,6 +8,7 @@ use libc::{pollfd, socklen_t};
 
 use crate::calls::access::{self, Access};
 use crate::calls::cover::{self, Bounce, Outcome};
+use crate::calls::mirrored;
 
 /// What an argument of a system call points to. The kernel only reads what is marked as read, and may also write what
 /// is marked as written.
@@ -29,6 +30,14 @@ pub enum Argument {
     Polled(usize),
     /// A written buffer whose length is stored where the argument of this index points.
     Named(usize),
+    /// That of getsockopt.
+    Choice,
+    /// What a command for a message queue or for a shared segment is about. The command is in the argument of this
+    /// index.
+    OfQueue(usize),
+    OfSegment(usize),
+    /// The rights that capget tells.
+    OfRights,
     /// Memory of unknown layout, of at least this many bytes. Faulted in, and again if it was evicted.
     Unknown(usize),
 }
@@ -137,9 +146,13 @@ impl Argument {
                 Argument::Read(bytes) => Copied::new(word, bytes, false),
                 Argument::Written(bytes) => Copied::new(word, bytes, true),
                 Argument::Reads(length, bytes) => Copied::new(word, times(length, bytes), false),
-                Argument::Writes(length, bytes) => Copied::new(word, times(length, bytes), true),
+                Argument::Writes(length, bytes) => self::bytes(word as *mut u8, times(length, bytes)),
                 Argument::Polled(of) => polled(word as *mut u8, words[of]),
                 Argument::Named(of) => named(word as *mut u8, Pointer::at(words[of])),
+                Argument::Choice => choice(word as *mut u8, (words[1] as i32, words[2] as i32, Pointer::at(words[4]))),
+                Argument::OfQueue(of) => of_queue(word as *mut u8, words[of] as i32),
+                Argument::OfSegment(of) => of_segment(word as *mut u8, words[of] as i32),
+                Argument::OfRights => of_rights(word as *mut u8, words[0] as *const [u32; 2]),
                 Argument::Unknown(bytes) => unknown(word as *mut u8, bytes),
             })
         }
@@ -176,11 +189,17 @@ impl<T> Pointer for *mut T {
 /// The longest range that is copied. No call takes or returns more than this, apart from file and stream data.
 const MOST_BYTES: usize = 64 << 20;
 
-/// Which part of a copy is written back to the program.
+/// Which part of a copy is written back to the program. Beside it, what the call has changed is: all else may be
+/// changed meanwhile by other threads, or by a handler that has interrupted the call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Written {
     Nothing,
+    /// All of it, if the call has succeeded.
     All,
+    /// As many bytes as the call has returned.
+    Start,
+    /// None.
+    Changes,
     /// Only `revents` of each `pollfd`: another thread may change the other fields during the call.
     Revents,
     /// There is no copy: the layout is unknown, and the range is faulted in before each try.
@@ -193,6 +212,8 @@ pub struct Copied {
     len: usize,
     written: Written,
     copy: Option<Bounce>,
+    /// The copy as it was before the call; `None`: the call does not write, or there is no memory.
+    before: Option<Bounce>,
 }
 
 impl Copied {
@@ -203,7 +224,7 @@ impl Copied {
     /// The range is the program's, and is an argument of a call.
     pub unsafe fn new(addr: usize, len: usize, written: bool) -> Copied {
         let written = if written { Written::All } else { Written::Nothing };
-        let mut copied = Copied { addr, len, written, copy: None };
+        let mut copied = Copied { addr, len, written, copy: None, before: None };
         if cover::needed(addr, len) {
             let access = if written == Written::Nothing { Access::Read } else { Access::Write };
             // The kernel may do without writing to what it can read.
@@ -217,6 +238,13 @@ impl Copied {
                     // SAFETY: the program's range, of which the copy covers what may be accessed. Memory that may be
                     // written may be read on this architecture.
                     unsafe { copy.fill(addr) };
+                    if written != Written::Nothing {
+                        copied.before = Bounce::new(0, copy.room());
+                    }
+                    if let Some(before) = &copied.before {
+                        // SAFETY: the two have the same length.
+                        unsafe { before.fill(copy.as_ptr() as usize) };
+                    }
                     copied.copy = Some(copy);
                 }
                 Ok(None) => {} // the kernel says so
@@ -237,17 +265,25 @@ impl Copied {
         P::at(self.addr())
     }
 
-    /// Copies what the kernel wrote back to the program.
+    /// Copies what the kernel wrote back to the program. `result` is the call's.
     ///
     /// # Safety
     /// The range is still the program's.
-    pub unsafe fn bring_back(&self) {
+    pub unsafe fn bring_back(&self, result: impl Outcome) {
         let Some(copy) = &self.copy else { return };
+        let nr_written = match self.written {
+            Written::All if !result.is_failure() => self.len,
+            Written::Start => result.length().min(self.len),
+            _ => 0,
+        };
         // SAFETY: the program's range and a block of the same length. No lock is held, so the range may fault.
         unsafe {
             match self.written {
                 Written::Nothing | Written::Unknown => {}
-                Written::All => copy.empty(self.addr, self.len),
+                Written::All | Written::Start | Written::Changes => match &self.before {
+                    Some(before) => copy.empty_changed(self.addr, nr_written, before),
+                    None => copy.empty(self.addr, self.len),
+                },
                 Written::Revents => {
                     let (from, to) = (copy.as_ptr().cast::<pollfd>(), self.addr as *mut pollfd);
                     for index in 0..copy.room() / size_of::<pollfd>() {
@@ -267,7 +303,8 @@ impl Copied {
 /// `at` is null or the program's.
 pub unsafe fn bytes<P: Pointer>(at: P, len: impl Word) -> Copied {
     // SAFETY: the caller upholds this function's own contract. Null is not managed.
-    unsafe { Copied::new(at.addr(), len.length(), P::WRITTEN) }
+    let copied = unsafe { Copied::new(at.addr(), len.length(), P::WRITTEN) };
+    Copied { written: if P::WRITTEN { Written::Start } else { Written::Nothing }, ..copied }
 }
 
 /// Copies one value.
@@ -276,7 +313,7 @@ pub unsafe fn bytes<P: Pointer>(at: P, len: impl Word) -> Copied {
 /// `at` is null or the program's.
 pub unsafe fn value<P: Pointee>(at: P) -> Copied {
     // SAFETY: the caller upholds this function's own contract.
-    unsafe { bytes(at, P::BYTES) }
+    unsafe { Copied::new(at.addr(), P::BYTES, P::WRITTEN) }
 }
 
 /// A pointer whose target has a known size.
@@ -328,10 +365,80 @@ pub unsafe fn text<P: Pointer>(at: P) -> Copied {
 /// # Safety
 /// Each pointer is null or the program's.
 pub unsafe fn named<P: Pointer>(at: P, len: *const socklen_t) -> Copied {
-    // SAFETY: the caller upholds this function's own contract. Reading the length faults it in.
+    // SAFETY: the caller upholds this function's own contract.
+    unsafe { named_items(at, len, 1) }
+}
+
+/// The same, where the length counts items of this many bytes.
+unsafe fn named_items<P: Pointer>(at: P, len: *const socklen_t, bytes: usize) -> Copied {
+    // SAFETY: the caller's promise. Reading the length faults it in.
     unsafe {
         let len = if cover::needed(at.addr(), 1) { access::read(len) } else { None };
-        bytes(at, len.unwrap_or(0) as usize)
+        let copied = Copied::new(at.addr(), len.unwrap_or(0) as usize * bytes, true);
+        Copied { written: Written::Changes, ..copied }
+    }
+}
+
+/// Copies what getsockopt tells. Its level, name and the place of its length; a filter's is in instructions.
+///
+/// # Safety
+/// Each pointer is null or the program's.
+pub unsafe fn choice<P: Pointer>(at: P, (level, name, len): (i32, i32, *const socklen_t)) -> Copied {
+    let is_filter = (level, name) == (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+    // SAFETY: the caller upholds this function's own contract.
+    unsafe { named_items(at, len, if is_filter { size_of::<libc::sock_filter>() } else { 1 }) }
+}
+
+/// The commands of System V that the libc crate lacks.
+const MSG_INFO: i32 = 12;
+const SHM_INFO: i32 = 14;
+/// Bytes of what these tell, and IPC_INFO of queues and of segments.
+const QUEUE_INFO_BYTES: usize = 32;
+const SHM_INFO_BYTES: usize = 48;
+const SEGMENT_INFO_BYTES: usize = 72;
+
+/// Copies what a command for a message queue is about.
+///
+/// # Safety
+/// `at` is null or the program's, if the command uses it.
+pub unsafe fn of_queue<P: Pointer>(at: P, what: i32) -> Copied {
+    let bytes = match what {
+        libc::IPC_RMID => 0,
+        libc::IPC_INFO | MSG_INFO => QUEUE_INFO_BYTES,
+        _ => size_of::<libc::msqid_ds>(),
+    };
+    // SAFETY: the caller upholds this function's own contract.
+    unsafe { Copied::new(at.addr(), bytes, what != libc::IPC_SET) }
+}
+
+/// Copies what a command for a shared segment is about.
+///
+/// # Safety
+/// As [`of_queue`].
+pub unsafe fn of_segment<P: Pointer>(at: P, what: i32) -> Copied {
+    let bytes = match what {
+        libc::IPC_RMID | libc::SHM_LOCK | libc::SHM_UNLOCK => 0,
+        libc::IPC_INFO => SEGMENT_INFO_BYTES,
+        SHM_INFO => SHM_INFO_BYTES,
+        _ => size_of::<libc::shmid_ds>(),
+    };
+    // SAFETY: the caller upholds this function's own contract.
+    unsafe { Copied::new(at.addr(), bytes, what != libc::IPC_SET) }
+}
+
+/// Copies the rights that capget tells: as many as its version has.
+///
+/// # Safety
+/// Each pointer is null or the program's.
+pub unsafe fn of_rights<P: Pointer>(at: P, header: *const [u32; 2]) -> Copied {
+    // SAFETY: the caller upholds this function's own contract.
+    unsafe {
+        let bytes = match access::read(header) {
+            Some([mirrored::SHORT_RIGHTS, _]) => 12,
+            Some(_) => 24,
+            None => 0,
+        };
+        Copied::new(at.addr(), bytes, true)
     }
 }
 
@@ -340,7 +447,7 @@ pub unsafe fn named<P: Pointer>(at: P, len: *const socklen_t) -> Copied {
 /// # Safety
 /// `at` is null or the program's.
 pub unsafe fn unknown<P: Pointer>(at: P, len: usize) -> Copied {
-    Copied { addr: at.addr(), len, written: Written::Unknown, copy: None }
+    Copied { addr: at.addr(), len, written: Written::Unknown, copy: None, before: None }
 }
 
 /// Makes a call, and brings back what it wrote. What is of unknown layout is faulted in before it, and again if the
@@ -348,12 +455,12 @@ pub unsafe fn unknown<P: Pointer>(at: P, len: usize) -> Copied {
 ///
 /// # Safety
 /// The ranges are still the program's.
-pub unsafe fn make<'a, R: Outcome>(copies: impl Iterator<Item = &'a Copied> + Clone, call: impl Fn() -> R) -> R {
+pub unsafe fn make<'a, R: Outcome + Copy>(copies: impl Iterator<Item = &'a Copied> + Clone, call: impl Fn() -> R) -> R {
     let unknown = || copies.clone().filter(|copy| copy.written == Written::Unknown);
     let bring_in = || unknown().for_each(|range| cover::structure(range.addr as *const u8, range.len));
     let result = if unknown().next().is_some() { cover::repeat(bring_in, call) } else { call() };
     // SAFETY: the caller upholds this function's own contract.
-    copies.for_each(|copy| unsafe { copy.bring_back() });
+    copies.for_each(|copy| unsafe { copy.bring_back(result) });
     result
 }
 
@@ -451,6 +558,18 @@ macro_rules! argument {
     };
     ($names:ident, $ints:ident, $type:ty, named $len:ident) => {
         $crate::calls::copied::Argument::Named($crate::calls::copied::position(stringify!($len), $names))
+    };
+    ($names:ident, $ints:ident, $type:ty, choice $all:tt) => {
+        $crate::calls::copied::Argument::Choice
+    };
+    ($names:ident, $ints:ident, $type:ty, of_rights $header:ident) => {
+        $crate::calls::copied::Argument::OfRights
+    };
+    ($names:ident, $ints:ident, $type:ty, of_queue $what:ident) => {
+        $crate::calls::copied::Argument::OfQueue($crate::calls::copied::position(stringify!($what), $names))
+    };
+    ($names:ident, $ints:ident, $type:ty, of_segment $what:ident) => {
+        $crate::calls::copied::Argument::OfSegment($crate::calls::copied::position(stringify!($what), $names))
     };
     ($names:ident, $ints:ident, $type:ty, unknown $least:tt) => {
         $crate::calls::copied::Argument::Unknown($least)

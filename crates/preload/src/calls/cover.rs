@@ -141,6 +141,10 @@ pub fn texts(list: *const *const c_char) {
 pub trait Outcome {
     /// Whether the call failed and set errno.
     fn is_failure(&self) -> bool;
+    /// How many bytes it says were transferred, if it says that.
+    fn length(&self) -> usize {
+        0
+    }
 }
 
 impl Outcome for c_int {
@@ -152,6 +156,9 @@ impl Outcome for c_int {
 impl Outcome for isize {
     fn is_failure(&self) -> bool {
         *self < 0
+    }
+    fn length(&self) -> usize {
+        (*self).max(0) as usize
     }
 }
 
@@ -273,6 +280,28 @@ impl Bounce {
     pub unsafe fn empty(&self, to: usize, len: usize) {
         // SAFETY: the caller upholds this function's own contract. No lock is held, so the destination may fault.
         unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), to as *mut u8, len.min(self.room)) };
+    }
+
+    /// The same, and of what is behind these bytes those that are not as in `before`.
+    ///
+    /// # Safety
+    /// As for [`empty`](Self::empty). `before` is as long as this is.
+    pub unsafe fn empty_changed(&self, to: usize, len: usize, before: &Bounce) {
+        let len = len.min(self.room);
+        // SAFETY: the caller upholds this function's own contract, and nothing else uses the two blocks.
+        unsafe {
+            self.empty(to, len);
+            let [now, before] = [self, before].map(|of| std::slice::from_raw_parts(of.as_ptr(), self.room));
+            for start in (len..self.room).step_by(PAGE_BYTES) {
+                let part = start..self.room.min(start + PAGE_BYTES);
+                if now[part.clone()] == before[part.clone()] {
+                    continue;
+                }
+                for index in part.filter(|&index| now[index] != before[index]) {
+                    (to as *mut u8).add(index).write(now[index]);
+                }
+            }
+        }
     }
 }
 

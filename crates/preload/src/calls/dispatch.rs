@@ -26,7 +26,7 @@ use crate::{guard, start, state};
 /// PR_SET_SYSCALL_USER_DISPATCH.
 pub const SET_DISPATCH: usize = 59;
 const DISPATCH_OFF: usize = 0;
-const DISPATCH_ON: usize = 1;
+pub const DISPATCH_ON: usize = 1;
 /// Values of a thread's selector.
 const ALLOW: u8 = 0;
 const BLOCK: u8 = 1;

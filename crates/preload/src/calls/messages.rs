@@ -65,8 +65,8 @@ impl Message {
     unsafe fn bring_back(&self, header: *mut msghdr, bytes: isize) {
         // SAFETY: the caller upholds this function's own contract.
         unsafe {
-            self.name.bring_back();
-            self.control.bring_back();
+            self.name.bring_back(0i32);
+            self.control.bring_back(0i32);
             if let Some(list) = &self.list {
                 list.copy_in(bytes);
             }
@@ -209,7 +209,7 @@ export! {
         unsafe {
             let copy = copied::value(limit);
             let result = several(fd, list, count, true, |list, count| real(fd, list, count, flags, copy.at(limit)));
-            copy.bring_back();
+            copy.bring_back(result);
             result
         }
     }

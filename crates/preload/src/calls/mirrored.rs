@@ -3,8 +3,8 @@
 //!
 //! A thread of the engine is asked by SIGSYS, which is open there and handled by this library.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use folioswap_sys::{own_calls, seat};
@@ -21,30 +21,60 @@ const LIMIT: Duration = Duration::from_secs(2);
 static CALL: [AtomicUsize; 6] = [const { AtomicUsize::new(0) }; 6];
 static RIGHTS: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
 
-/// Threads that have made it.
-static NR_DONE: AtomicUsize = AtomicUsize::new(0);
+/// The number of the round in the upper half, and of the threads that have made its call in the lower one. The round is
+/// odd while its call is being written down. A thread that is late, after [`LIMIT`], finds a later round: it makes that
+/// one's call, for which its signal may have been dropped because the first one was pending, and is not counted.
+static ROUND: AtomicU64 = AtomicU64::new(0);
+
+/// The version of capabilities with one structure of rights. Later ones have two.
+pub const SHORT_RIGHTS: u32 = 0x1998_0330;
+
+/// One call at a time.
+pub type One = MutexGuard<'static, ()>;
+
+pub fn one() -> One {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().expect("nothing panics under this lock")
+}
 
 /// Called after the program's thread has made such a call, with success.
 pub fn mirror(number: c_long, words: &[usize; 6]) {
-    static ONE: Mutex<()> = Mutex::new(());
     if state::arena().is_none() || guard::inside() || own_calls::is_used() {
         return; // a filter may forbid the call
     }
     let _guard = guard::enter();
-    let _one = ONE.lock().expect("nothing panics under this lock");
-    let mut words = *words;
-    if number == libc::SYS_capset {
+    let rights = if number == libc::SYS_capset {
         // SAFETY: the kernel has just read the program's two structures.
-        let given = unsafe { (access::read(words[0] as *const [u32; 2]), access::read(words[1] as *const [u32; 6])) };
-        let (Some([version, _]), Some(rights)) = given else { return };
-        let own = [version, 0].into_iter().chain(rights);
-        RIGHTS.iter().zip(own).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
-        words = [RIGHTS[..].as_ptr() as usize, RIGHTS[2..].as_ptr() as usize, 0, 0, 0, 0];
+        let Some(rights) = (unsafe { rights(words) }) else { return };
+        rights
+    } else {
+        [0; 8]
+    };
+    let _one = one();
+    let round = (ROUND.load(Ordering::SeqCst) >> 32) as u32;
+    let begin = |round: u32| ROUND.store(u64::from(round) << 32, Ordering::SeqCst);
+    begin(round.wrapping_add(1));
+    RIGHTS.iter().zip(rights).for_each(|(place, word)| place.store(word, Ordering::SeqCst));
+    CALL[0].store(number as usize, Ordering::SeqCst);
+    CALL[1..].iter().zip(words).for_each(|(place, word)| place.store(*word, Ordering::SeqCst));
+    begin(round.wrapping_add(2));
+    state::keeping_errno(|| ask(round.wrapping_add(2)));
+}
+
+/// The version and the rights that a call of capset names.
+///
+/// # Safety
+/// If they can be read, these are its words.
+unsafe fn rights(words: &[usize; 6]) -> Option<[u32; 8]> {
+    // SAFETY: the caller upholds this function's own contract.
+    unsafe {
+        let version = access::read(words[0] as *const u32)?;
+        let [low, high] = match version {
+            SHORT_RIGHTS => [access::read(words[1] as *const [u32; 3])?, [0; 3]],
+            _ => access::read(words[1] as *const [[u32; 3]; 2])?,
+        };
+        Some([version, 0, low[0], low[1], low[2], high[0], high[1], high[2]])
     }
-    CALL[0].store(number as usize, Ordering::Relaxed);
-    CALL[1..].iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
-    NR_DONE.store(0, Ordering::SeqCst);
-    state::keeping_errno(ask);
 }
 
 /// What tells such a SIGSYS from others.
@@ -52,23 +82,23 @@ fn sign() -> usize {
     &raw const CALL as usize
 }
 
-fn ask() {
+fn ask(round: u32) {
     let mut nr_asked = 0;
     seat::each_thread(|thread| {
-        // Signal, error, code; then process, user and value.
+        // Signal, round in place of an error, code; then process, user and value.
         let mut about = [0u64; 16];
         // SAFETY: takes no pointers.
         let process = unsafe { own!(libc::SYS_getpid) as u64 };
-        about[0] = libc::SIGSYS as u64;
+        about[0] = libc::SIGSYS as u64 | u64::from(round) << 32;
         about[1] = u64::from(libc::SI_QUEUE as u32);
         about[2] = process;
         about[3] = sign() as u64;
         // SAFETY: the kernel copies the local.
         let sent = unsafe { kernel!(libc::SYS_rt_tgsigqueueinfo, process, thread, libc::SIGSYS, about.as_ptr()) };
-        nr_asked += usize::from(sent == 0);
+        nr_asked += u32::from(sent == 0);
     });
     let begun = Instant::now();
-    while NR_DONE.load(Ordering::SeqCst) < nr_asked && begun.elapsed() < LIMIT {
+    while (ROUND.load(Ordering::SeqCst) as u32) < nr_asked && begun.elapsed() < LIMIT {
         // SAFETY: takes no pointers.
         unsafe { own!(libc::SYS_sched_yield) };
     }
@@ -81,9 +111,25 @@ pub fn is_answered(about: &libc::siginfo_t) -> bool {
     if about.si_code != libc::SI_QUEUE || value != sign() || !folioswap::internal_thread() {
         return false;
     }
-    let [number, words @ ..] = CALL.each_ref().map(|place| place.load(Ordering::Relaxed));
-    // SAFETY: the call that the program has made for its thread, on values that stay until all have answered.
+    let (round, [number, mut words @ ..], rights) = whole_call();
+    if number as c_long == libc::SYS_capset {
+        words[..2].copy_from_slice(&[rights[..].as_ptr() as usize, rights[2..].as_ptr() as usize]);
+    }
+    // SAFETY: the call that the program has made for its thread, on numbers and locals.
     unsafe { kernel!(number as c_long, words[0], words[1], words[2], words[3], words[4]) };
-    NR_DONE.fetch_add(1, Ordering::SeqCst);
+    let count = |word: u64| ((word >> 32) as u32 == round && round == about.si_errno as u32).then(|| word + 1);
+    let _ = ROUND.fetch_update(Ordering::SeqCst, Ordering::SeqCst, count);
     true
+}
+
+/// The newest round, with its call and rights.
+fn whole_call() -> (u32, [usize; 6], [u32; 8]) {
+    loop {
+        let round = (ROUND.load(Ordering::SeqCst) >> 32) as u32;
+        let call = CALL.each_ref().map(|place| place.load(Ordering::SeqCst));
+        let rights = RIGHTS.each_ref().map(|place| place.load(Ordering::SeqCst));
+        if round.is_multiple_of(2) && (ROUND.load(Ordering::SeqCst) >> 32) as u32 == round {
+            return (round, call, rights);
+        }
+    }
 }

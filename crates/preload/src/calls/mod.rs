@@ -16,7 +16,7 @@ mod io;
 mod ioctl;
 mod lookups;
 mod messages;
-mod mirrored;
+pub mod mirrored;
 mod notified;
 mod numbers;
 mod paths;

@@ -37,7 +37,7 @@ export! {
                 let _guard = for_helper(event);
                 CREATE.get()(clock, copies.0.at(event), copies.1.at(timer))
             };
-            copies.1.bring_back();
+            copies.1.bring_back(result);
             result
         }
     }

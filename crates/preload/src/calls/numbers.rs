@@ -121,7 +121,7 @@ fn others(number: c_long) -> &'static [Argument] {
         SYS_sched_setattr | SYS_ptrace => &[Plain, UNKNOWN, UNKNOWN, UNKNOWN],
         SYS_get_robust_list => &[Plain, Written(8), Written(8)],
         SYS_setgroups => &[Plain, Reads(Word(0), 4)],
-        SYS_capset => &[Written(8), Written(24)],
+        SYS_capset => &[Written(8), Read(24)],
         SYS_finit_module => &[Plain, Text],
         SYS_getrandom => &[Writes(Word(1), 1)],
         SYS_mq_notify => &[Plain, Read(size_of::<sigevent>())],

@@ -89,6 +89,9 @@ pub fn after(number: c_long, words: &[usize; 6]) {
     match number {
         libc::SYS_capset => after_own_rights(number, words),
         libc::SYS_prctl if OF_A_THREAD.contains(&(words[0] as c_int)) => after_own_rights(number, words),
+        // The C library's functions, which do it for all threads, do not come here.
+        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => mirrored::mirror(number, words),
+        libc::SYS_setgid | libc::SYS_setregid | libc::SYS_setresgid => mirrored::mirror(number, words),
         _ => {}
     }
     let leaves = match number {
@@ -231,7 +234,7 @@ export! {
         unsafe {
             let copies = (copied::value(header), copied::value(rights));
             let result = CAPSET.get()(copies.0.at(header), copies.1.at(rights));
-            copies.0.bring_back();
+            copies.0.bring_back(result);
             if result == 0 {
                 after_own_rights(libc::SYS_capset, &[header as usize, rights as usize, 0, 0, 0, 0]);
             }

@@ -11,6 +11,7 @@ use libc::{
 
 use crate::calls::access;
 use crate::calls::copied::{self, Copied, Pointer, copied};
+use crate::calls::cover::Outcome;
 use crate::export::{export, real};
 use crate::faults::signals;
 
@@ -71,12 +72,15 @@ copied! {
 ///
 /// # Safety
 /// Each range is null or the program's.
-unsafe fn with_copies<const N: usize, R>(ranges: [(usize, usize); N], call: impl FnOnce([usize; N]) -> R) -> R {
+unsafe fn with_copies<const N: usize, R: Outcome + Copy>(
+    ranges: [(usize, usize); N],
+    call: impl FnOnce([usize; N]) -> R,
+) -> R {
     // SAFETY: the caller upholds this function's own contract.
     let copies = ranges.map(|(addr, len)| unsafe { Copied::new(addr, len, true) });
     let result = call(std::array::from_fn(|index| copies[index].addr()));
     // SAFETY: the caller upholds this function's own contract.
-    copies.iter().for_each(|copy| unsafe { copy.bring_back() });
+    copies.iter().for_each(|copy| unsafe { copy.bring_back(result) });
     result
 }
 
@@ -102,7 +106,7 @@ export! {
             let (time, copy) = (time(limit), signals::without_ours(set));
             let polled = copied::polled(list, count);
             let result = REAL.get()(polled.at(list), count, pointer(&time, limit), signals::pointer(&copy, set));
-            polled.bring_back();
+            polled.bring_back(result);
             result
         }
     }

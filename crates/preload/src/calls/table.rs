@@ -152,7 +152,7 @@ calls! {
         fd: c_int, addr: *mut sockaddr = named(len), len: *mut socklen_t = value, flags: c_int
     ) -> c_int;
     fn getsockopt = SYS_getsockopt(
-        fd: c_int, level: c_int, name: c_int, at: *mut c_void = named(len), len: *mut socklen_t = value
+        fd: c_int, level: c_int, name: c_int, at: *mut c_void = choice((level, name, len)), len: *mut socklen_t = value
     ) -> c_int;
     fn bind = SYS_bind(fd: c_int, addr: *const sockaddr = bytes(len), len: socklen_t) -> c_int;
     fn connect, __connect = SYS_connect(fd: c_int, addr: *const sockaddr = bytes(len), len: socklen_t) -> c_int;
@@ -194,8 +194,8 @@ calls! {
     fn times = SYS_times(used: *mut libc::tms = value) -> libc::clock_t;
 
     // Messages and semaphores.
-    fn msgctl = SYS_msgctl(queue: c_int, what: c_int, about: *mut libc::msqid_ds = value) -> c_int;
-    fn shmctl = SYS_shmctl(segment: c_int, what: c_int, about: *mut libc::shmid_ds = value) -> c_int;
+    fn msgctl = SYS_msgctl(queue: c_int, what: c_int, about: *mut libc::msqid_ds = of_queue(what)) -> c_int;
+    fn shmctl = SYS_shmctl(segment: c_int, what: c_int, about: *mut libc::shmid_ds = of_segment(what)) -> c_int;
     fn semop = SYS_semop(set: c_int, list: *const libc::sembuf = values(count), count: size_t) -> c_int;
     fn semtimedop = SYS_semtimedop(
         set: c_int, list: *const libc::sembuf = values(count), count: size_t, limit: *const timespec = value
@@ -220,7 +220,7 @@ calls! {
     fn getresgid = SYS_getresgid(
         real: *mut libc::gid_t = value, effective: *mut libc::gid_t = value, saved: *mut libc::gid_t = value
     ) -> c_int;
-    fn capget = SYS_capget(header: *mut [u32; 2] = value, data: *mut [u32; 6] = value) -> c_int;
+    fn capget = SYS_capget(header: *mut [u32; 2] = value, data: *mut [u32; 6] = of_rights(header)) -> c_int;
     fn sched_getparam, __sched_getparam = SYS_sched_getparam(pid: pid_t, about: *mut sched_param = value) -> c_int;
     fn sched_setparam = SYS_sched_setparam(pid: pid_t, about: *const sched_param = value) -> c_int;
     fn sched_setscheduler, __sched_setscheduler = SYS_sched_setscheduler(

@@ -130,9 +130,11 @@ pub fn instead_of(wanted: libc::stack_t) -> libc::stack_t {
     if none || small { own } else { wanted }
 }
 
-/// What the program wants, less the kernel's flag that a handler is to find no stack set.
+/// The kernel's flag that a handler is to find no stack set.
+pub const SS_AUTODISARM: i32 = i32::MIN;
+
+/// What the program wants, less that flag.
 fn mode(wanted: &libc::stack_t) -> i32 {
-    const SS_AUTODISARM: i32 = i32::MIN;
     wanted.ss_flags & !SS_AUTODISARM
 }
 
@@ -148,10 +150,15 @@ pub fn complaint(wanted: &libc::stack_t) -> i32 {
 
 /// Holds the stack that the calling thread has set, which is managed from now on.
 pub fn hold_current() {
+    hold(&current());
+}
+
+/// The stack that the kernel knows for the calling thread.
+pub fn current() -> libc::stack_t {
     let mut current = none();
     // SAFETY: the kernel fills in the description.
     unsafe { own!(libc::SYS_sigaltstack, std::ptr::null::<libc::stack_t>(), &raw mut current) };
-    hold(&current);
+    current
 }
 
 /// Holds the program's stack in RAM: the kernel writes the frames of signals to it.

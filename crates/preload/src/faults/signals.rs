@@ -233,6 +233,24 @@ export! {
     }
 }
 
+/// Has the C library's own handler of a signal, if there is one, run on the signal stack: what it interrupts may have a
+/// stack that has left RAM.
+pub fn run_on_signal_stack(signal: c_int) {
+    const ON_STACK: u64 = libc::SA_ONSTACK as u64;
+    if !FAULTS.load(Ordering::Relaxed) {
+        return;
+    }
+    let mut action = KernelAction { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+    // SAFETY: the kernel fills in the local, and reads it.
+    unsafe {
+        let known = own!(libc::SYS_rt_sigaction, signal, 0usize, &raw mut action, 8);
+        if known == 0 && ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.handler) && action.flags & ON_STACK == 0 {
+            action.flags |= ON_STACK;
+            own!(libc::SYS_rt_sigaction, signal, &raw const action, 0usize, 8);
+        }
+    }
+}
+
 /// What the kernel is to know of a handler of the program's and its flags.
 fn begin_here(signal: c_int, handler: sighandler_t, flags: u64) -> (sighandler_t, u64) {
     small_stack::instead_of(signal, handler, flags, FAULTS.load(Ordering::Relaxed))

@@ -4,13 +4,14 @@
 //! - A handler that wants the signal stack (SA_ONSTACK) runs on the small one that the program has set, while the
 //!   kernel knows this library's ([`signal_stack::instead_of`]): that one takes the frames of faults and caught calls,
 //!   for which the program's has no room.
-//! - A *plain* handler, without that flag, runs on the stack of the interrupted code. If that has left RAM, as a
-//!   coroutine's may, the kernel could make no frame there in direct mode, and would end the process.
+//! - A *plain* handler, without that flag or where the program has set no such stack, runs on the stack of the
+//!   interrupted code. If that has left RAM, as a coroutine's may, the kernel could make no frame there in direct mode,
+//!   and would end the process.
 //!
 //! Handlers begin here, on this library's stack. The kernel's frame is copied to the program's, and the handler returns
-//! from there. For plain ones all signals are blocked meanwhile: handlers of others would run on this library's stack.
-//! One whose frame was made on top of another that has not begun moves that first. A plain one returns by [`leave`],
-//! because its frame may have left RAM again: it is copied to where the kernel finds it.
+//! from there. All signals are blocked meanwhile: handlers of others would run on this library's stack. One whose frame
+//! was made on top of others that have not begun moves those first. A plain one returns by [`leave`], because its frame
+//! may have left RAM again, or be another thread's by then: it is copied to where the kernel finds it.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,7 +24,6 @@ use crate::calls::dispatch;
 use crate::export::{export, real};
 use crate::faults::{signal_stack, signals};
 use crate::real::own;
-use crate::state;
 
 real!(LONGJMP = c"siglongjmp": fn(*mut c_void, c_int) -> ());
 real!(LONGJMP_CHECKED = c"__longjmp_chk": fn(*mut c_void, c_int) -> ());
@@ -98,18 +98,29 @@ struct Landing {
 
 /// Copies the frame to the stack on which the handler is to run.
 extern "C" fn land(signal: c_int, frame: usize, context: &mut ucontext_t) -> Landing {
-    let Noted { handler, is_plain } = noted(signal);
+    let noted = noted(signal);
     // SAFETY: the kernel's frame, which this handler alone uses.
-    let frame = unsafe { if is_plain { moved_blocked(frame, context) } else { moved(frame, context) } };
-    Landing { frame: frame.unwrap_or(0), handler }
+    let frame = unsafe { settled_blocked(frame, context, is_plain_here(noted, frame)) };
+    Landing { frame: frame.unwrap_or(0), handler: noted.handler }
 }
 
-/// Moves the frame of a plain handler, and blocks all signals for [`reopen`] if it does.
+/// Whether a handler is to run on the stack of what was interrupted: also if it wants the signal stack, and the program
+/// has set none.
+fn is_plain_here(noted: Noted, frame: usize) -> bool {
+    noted.is_plain || signal_stack::is_on_own(frame) && signal_stack::stands_for().is_none()
+}
+
+/// Settles the frame of a handler, and blocks all signals for [`reopen`] if it is moved.
 ///
 /// # Safety
 /// As [`moved`].
-unsafe fn moved_blocked(frame: usize, context: &mut ucontext_t) -> Option<usize> {
-    if !is_to_move(frame, context) {
+unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, is_plain: bool) -> Option<usize> {
+    let is_first = !has_not_begun(context);
+    let is_wanted = match is_plain {
+        true => is_to_move(frame, context),
+        false => !is_first || signal_stack::stands_for().is_some() && !signal_stack::is_on_own(pointer(context)),
+    };
+    if !is_wanted {
         return None;
     }
     let (all, mut before) = (!signals::ours_mask(), 0u64);
@@ -117,11 +128,47 @@ unsafe fn moved_blocked(frame: usize, context: &mut ucontext_t) -> Option<usize>
     unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, &raw mut before, 8) };
     BLOCKED.set((true, before));
     // SAFETY: the caller upholds this function's own contract.
-    let moved = unsafe { moved_plain(frame, context) };
+    let moved = unsafe { settled(frame, context, is_plain) };
     if moved.is_none() {
         reopen();
     }
     moved
+}
+
+/// Moves the frame of a handler, after those on top of which it was made and whose handlers have not begun.
+///
+/// # Safety
+/// As [`moved`].
+unsafe fn settled(frame: usize, context: &mut ucontext_t, is_plain: bool) -> Option<usize> {
+    // SAFETY: the caller upholds this function's own contract.
+    unsafe {
+        if has_not_begun(context) && signal_stack::is_on(&context.uc_stack, pointer(context)) {
+            settle_below(context)?;
+        }
+        if !is_plain {
+            return moved(frame, context);
+        }
+        if is_to_move(frame, context) { moved_plain(frame, context) } else { None }
+    }
+}
+
+/// The same for the handler that was interrupted before it began, which goes on with its frame at the new place.
+/// `None`: it stays here.
+///
+/// # Safety
+/// As [`moved`]. What was interrupted is such a handler.
+unsafe fn settle_below(context: &mut ucontext_t) -> Option<()> {
+    let below = pointer(context);
+    let registers = &mut context.uc_mcontext.gregs;
+    let of_below = registers[libc::REG_RDX as usize] as *mut ucontext_t;
+    let noted = noted(registers[libc::REG_RDI as usize] as c_int);
+    // SAFETY: the frame and the context of a handler that has not begun.
+    let new = unsafe { settled(below, &mut *of_below, is_plain_here(noted, below))? };
+    for register in [libc::REG_RSP, libc::REG_RSI, libc::REG_RDX] {
+        registers[register as usize] += new.wrapping_sub(below) as i64;
+    }
+    registers[libc::REG_RIP as usize] = noted.handler as i64;
+    Some(())
 }
 
 /// Whether the kernel has made the frame of a plain handler on the signal stack only because it was told to.
@@ -140,40 +187,23 @@ fn has_not_begun(context: &ucontext_t) -> bool {
     context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize == enter as *const () as usize
 }
 
-/// Moves the frame of a plain handler, after the one on top of which it was made.
+/// Moves the frame of a plain handler to where the kernel would have put it. In its context the program finds the
+/// signal stack that it has set itself.
 ///
 /// # Safety
 /// As [`moved`].
-unsafe fn moved_plain(frame: usize, context: &mut ucontext_t) -> Option<usize> {
-    if has_not_begun(context) && signal_stack::is_on(&context.uc_stack, pointer(context)) {
-        let below = pointer(context);
-        let registers = &mut context.uc_mcontext.gregs;
-        let of_below = registers[libc::REG_RDX as usize] as *mut ucontext_t;
-        let noted = noted(registers[libc::REG_RDI as usize] as c_int);
-        // SAFETY: the frame and the context of a handler that has not begun. It goes on with those at the new place.
-        unsafe {
-            let new = match noted.is_plain {
-                true if is_to_move(below, &*of_below) => moved_plain(below, &mut *of_below)?,
-                true => return None,
-                false => moved(below, &*of_below)?,
-            };
-            for register in [libc::REG_RSP, libc::REG_RSI, libc::REG_RDX] {
-                registers[register as usize] += new.wrapping_sub(below) as i64;
-            }
-            registers[libc::REG_RIP as usize] = noted.handler as i64;
-        }
-    }
-    // SAFETY: the caller upholds this function's own contract. The kernel would have put the frame there.
+unsafe fn moved_plain(frame: usize, context: &ucontext_t) -> Option<usize> {
+    // SAFETY: the caller upholds this function's own contract.
     unsafe {
         let new = copied(frame, context, pointer(context).checked_sub(RED_ZONE_BYTES)?, 0)?;
-        if state::is_managed(new) {
-            (new as *mut usize).write(leave());
-        }
+        (new as *mut usize).write(leave());
+        let copy = (new + (&raw const *context as usize - frame)) as *mut ucontext_t;
+        (*copy).uc_stack = signal_stack::told(context.uc_stack, signal_stack::stands_for());
         Some(new)
     }
 }
 
-/// Ends what [`moved_blocked`] began, once the stack pointer is on the program's stack.
+/// Ends what [`settled_blocked`] began, once the stack pointer is on the program's stack.
 extern "C" fn reopen() {
     if let (true, before) = BLOCKED.replace((false, 0)) {
         // SAFETY: the kernel reads a set of 8 bytes.
@@ -253,17 +283,23 @@ fn leave() -> usize {
 }
 
 /// Copies the frame of a plain handler that returns to the bottom of this library's stack, and blocks all signals until
-/// the kernel has restored what was blocked. Returns its place, and the C library's function that returns from there.
+/// the kernel has restored what was blocked. The signal stack stays what it is: the handler may have begun on another
+/// thread. Returns its place, and the C library's function that returns from there.
 extern "C" fn taken_off(frame: usize) -> Landing {
     let all = !signals::ours_mask();
     // SAFETY: the kernel reads a set of 8 bytes.
     unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, 0usize, 8) };
-    let context = (frame + size_of::<usize>()) as *const ucontext_t;
+    let context = (frame + size_of::<usize>()) as *mut ucontext_t;
     // SAFETY: the frame that `copied` has made. Reading it faults it in. Nothing else uses the bottom of that stack.
-    let taken = signal_stack::own_signal_stack().and_then(|own| unsafe {
-        let bottom = own.ss_sp as usize;
-        copied(frame, &*context, bottom + own.ss_size / 2, bottom)
-    });
+    let taken = unsafe {
+        if (*context).uc_stack.ss_flags & signal_stack::SS_AUTODISARM == 0 {
+            (*context).uc_stack = signal_stack::current();
+        }
+        signal_stack::own_signal_stack().and_then(|own| {
+            let bottom = own.ss_sp as usize;
+            copied(frame, &*context, bottom + own.ss_size / 2, bottom)
+        })
+    };
     Landing { frame: taken.unwrap_or(frame), handler: dispatch::restorer() }
 }
 

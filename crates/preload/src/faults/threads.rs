@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use folioswap_sys::static_tls::StaticTls;
@@ -26,6 +26,7 @@ type Destructor = extern "C" fn(*mut c_void);
 
 real!(AT_THREAD_EXIT = c"__cxa_thread_atexit_impl": fn(Destructor, *mut c_void, *mut c_void) -> c_int);
 real!(CREATE = c"pthread_create": fn(*mut pthread_t, *const pthread_attr_t, Body, *mut c_void) -> c_int);
+real!(CANCEL = c"pthread_cancel": fn(pthread_t) -> c_int);
 real!(JOIN = c"pthread_join": fn(pthread_t, *mut *mut c_void) -> c_int);
 
 /// A thread's stack, or its vector of thread-local storage, in managed memory.
@@ -239,7 +240,8 @@ fn see_end() {
     }
 }
 
-/// Ends what the thread has. In the last round, because the program's destructors may use its mutexes.
+/// Ends what the thread has. In the last round, because the program's destructors may use its mutexes. Those of keys
+/// that were made after this one run later in the round, without what has ended here.
 extern "C" fn at_end(value: *mut c_void) {
     let round = END.get().1 + 1;
     END.set((true, round));
@@ -256,6 +258,40 @@ extern "C" fn at_end(value: *mut c_void) {
     // SAFETY: takes no pointers.
     if guard::this_thread() != unsafe { own!(libc::SYS_getpid) as u32 } {
         signal_stack::detach(); // else it goes on, to the end of the process
+    }
+}
+
+/// The signals by which the C library cancels threads, and changes their users.
+const CANCELS: c_int = 32;
+const CHANGES_USERS: c_int = 33;
+
+extern "C" fn nothing(argument: *mut c_void) -> *mut c_void {
+    argument
+}
+
+/// Lets the C library install its handler of [`CANCELS`] for a thread that does nothing, and changes that.
+fn prepare_cancel() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if DONE.swap(true, Ordering::SeqCst) || !signals::has_ours() {
+        return;
+    }
+    let _guard = guard::enter();
+    let mut thread: pthread_t = 0;
+    // SAFETY: a new thread, which is joined.
+    unsafe {
+        if CREATE.get()(&raw mut thread, null(), nothing, std::ptr::null_mut()) == 0 {
+            CANCEL.get()(thread);
+            JOIN.get()(thread, std::ptr::null_mut());
+        }
+    }
+    signals::run_on_signal_stack(CANCELS);
+}
+
+export! {
+    fn pthread_cancel(thread: pthread_t) -> c_int {
+        prepare_cancel();
+        // SAFETY: passes the caller's arguments on unchanged.
+        unsafe { CANCEL.get()(thread) }
     }
 }
 
@@ -298,6 +334,7 @@ export! {
                     space.release_hold(addr, len);
                 }
             }
+            signals::run_on_signal_stack(CHANGES_USERS);
             if result == 0 && holds_vector {
                 // SAFETY: it waits for this. The program's variable may get another thread's handle meanwhile.
                 hold_vector(made, number);

@@ -281,7 +281,8 @@ unsafe fn map_over(
 
 /// Whether a call maps zeros privately (`/dev/zero`), which is the same as anonymous memory.
 fn maps_zeros(access: c_int, flags: c_int, fd: c_int, offset: i64) -> bool {
-    let is_private_file = flags & (libc::MAP_TYPE | libc::MAP_ANONYMOUS) == libc::MAP_PRIVATE && fd >= 0;
+    let kind = flags & (libc::MAP_TYPE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB); // it has no huge pages
+    let is_private_file = kind == libc::MAP_PRIVATE && fd >= 0;
     let may_be = is_private_file && access & libc::PROT_EXEC == 0 && (offset as usize).is_multiple_of(PAGE_BYTES);
     if !may_be || guard::inside() || !state::may_manage() {
         return false;
