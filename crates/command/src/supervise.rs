@@ -128,10 +128,12 @@ impl Supervisor {
 }
 
 /// Whether the child has been continued since its last stop that was seen: by a signal to the group, which has reached
-/// it too. It may have stopped again by then, and must not be continued for the first stop's sake.
+/// it too. It may have stopped again by then, because it uses the terminal in the background, and must not be continued
+/// for the first stop's sake.
 fn has_continued(child: Pid) -> bool {
     let seen = |options| waitid(WaitId::Pid(child), options | WaitIdOptions::NOHANG).ok().flatten();
-    seen(WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT).is_some_and(|status| status.stopped())
+    let stopped = seen(WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT).and_then(|status| status.stopping_signal());
+    stopped.is_some_and(|by| [signal::SIGTTIN, signal::SIGTTOU].contains(&by))
         || seen(WaitIdOptions::CONTINUED).is_some()
 }
 

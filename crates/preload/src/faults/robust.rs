@@ -134,12 +134,60 @@ pub fn end_process() {
     });
 }
 
-/// Called before the kernel may look at the list, as for a program that is executed: brings it in.
+/// Called before the kernel may look at the list, as for a program that is executed: brings it in. Entries that cannot
+/// leave RAM again come first.
 pub fn bring_in() {
     let Some(head) = head() else { return };
     state::keeping_errno(|| {
+        put_unmanaged_first(head);
         each(head, |entry| {
             access::is_open(entry.word(head), size_of::<u32>(), Access::Read);
         });
     });
+}
+
+/// What an entry has in front of it, as the C library makes them: the address of the one before.
+const LINK: usize = size_of::<usize>();
+
+/// Moves the entries that are not managed, as those of mutexes in shared memory, to the front: the kernel stops at the
+/// first that is missing.
+fn put_unmanaged_first(head: &Head) {
+    let end = &raw const *head as usize;
+    let (mut before, mut tagged) = (end, head.first.get());
+    for _ in 0..MOST_ENTRIES {
+        let at = tagged & !INHERITS;
+        if at == end || !access::is_open(at - LINK, 2 * LINK, Access::Write) {
+            break;
+        }
+        // SAFETY: an entry of the thread's own list, which may be written. Only this thread changes it.
+        let entry = unsafe { links(at) };
+        let next = entry[1].get();
+        let can_move = || access::is_open((next & !INHERITS) - LINK, 2 * LINK, Access::Write);
+        if state::is_managed(at) || before == end || !can_move() {
+            before = at;
+        } else {
+            head.pending.set(tagged); // while it is in no place
+            let first = head.first.get();
+            // SAFETY: as above: its neighbours, the first entry, and the head, whose link back lies before it, too.
+            unsafe {
+                links(before)[1].set(next);
+                links(next & !INHERITS)[0].set(before);
+                entry[0].set(end);
+                entry[1].set(first);
+                links(first & !INHERITS)[0].set(at);
+            }
+            head.first.set(tagged);
+            head.pending.set(0);
+        }
+        tagged = next;
+    }
+}
+
+/// The links of an entry: to the one before, and to the next.
+///
+/// # Safety
+/// An entry, or the head, of the calling thread's list.
+unsafe fn links(at: usize) -> &'static [Cell<usize>; 2] {
+    // SAFETY: the caller's promise.
+    unsafe { &*((at - LINK) as *const [Cell<usize>; 2]) }
 }

@@ -265,22 +265,34 @@ extern "C" fn at_end(value: *mut c_void) {
 const CANCELS: c_int = 32;
 const CHANGES_USERS: c_int = 33;
 
-extern "C" fn nothing(argument: *mut c_void) -> *mut c_void {
-    argument
+/// Waits until it has been cancelled: the C library does nothing for a thread that has ended.
+extern "C" fn until_cancelled(may_end: *mut c_void) -> *mut c_void {
+    let set = 1u64 << (CHANGES_USERS - 1); // it must answer to that
+    // SAFETY: the word of `prepare_cancel`, which joins this thread. The kernel reads a set of 8 bytes, and the word.
+    unsafe {
+        let word = &*may_end.cast::<AtomicU32>();
+        own!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const set, 0usize, 8);
+        while word.load(Ordering::Acquire) == 0 {
+            own!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, 0, 0);
+        }
+    }
+    std::ptr::null_mut()
 }
 
-/// Lets the C library install its handler of [`CANCELS`] for a thread that does nothing, and changes that.
+/// Lets the C library install its handler of [`CANCELS`] for a thread that does nothing else, and changes that.
 fn prepare_cancel() {
     static DONE: AtomicBool = AtomicBool::new(false);
-    if DONE.swap(true, Ordering::SeqCst) || !signals::has_ours() {
+    if !signals::has_ours() || DONE.swap(true, Ordering::SeqCst) {
         return;
     }
     let _guard = guard::enter();
-    let mut thread: pthread_t = 0;
-    // SAFETY: a new thread, which is joined.
+    let (mut thread, may_end): (pthread_t, _) = (0, AtomicU32::new(0));
+    // SAFETY: a new thread, which is joined, so that the word outlives it.
     unsafe {
-        if CREATE.get()(&raw mut thread, null(), nothing, std::ptr::null_mut()) == 0 {
+        if CREATE.get()(&raw mut thread, null(), until_cancelled, may_end.as_ptr().cast()) == 0 {
             CANCEL.get()(thread);
+            may_end.store(1, Ordering::Release);
+            own!(libc::SYS_futex, may_end.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
             JOIN.get()(thread, std::ptr::null_mut());
         }
     }
