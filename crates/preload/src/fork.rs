@@ -20,7 +20,7 @@ use folioswap_sys::{fault_stack, seat, signals};
 
 use crate::alloc::{heap, huge};
 use crate::calls::access::{self, Access};
-use crate::calls::{aio, clones, dispatch, mirrored};
+use crate::calls::{aio, by_number, clones, dispatch, mirrored};
 use crate::export::{export, real};
 use crate::faults::{signal_stack, signals as caught, threads};
 use crate::map::{advice, known, mapping};
@@ -168,6 +168,7 @@ fn go_on(resting: Resting, has_streams: bool) {
         );
     }
     threads::begin_child(thread);
+    by_number::hold_rseq();
     if state::direct() {
         signal_stack::hold_current();
     }

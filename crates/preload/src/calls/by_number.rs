@@ -6,6 +6,8 @@
 use std::ffi::{c_int, c_long, c_uint};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use folioswap_sys::static_tls;
+use folioswap_sys::static_tls::StaticTls;
 use libc::{iovec, mmsghdr, msghdr, nfds_t, sockaddr, socklen_t, timespec};
 
 use super::{io, ioctl, messages, numbers, process, references, remote, rings, vectors};
@@ -412,8 +414,13 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
                 return None;
             }
             // The kernel writes there whenever it has interrupted the thread.
-            libc::SYS_rseq if c & RSEQ_UNREGISTERS == 0 => {
-                threads::hold(a, (b as u32).max(LEAST_RSEQ_BYTES) as usize);
+            libc::SYS_rseq => {
+                RSEQ.set(if c & RSEQ_UNREGISTERS == 0 {
+                    (a, (b as u32).max(LEAST_RSEQ_BYTES) as usize)
+                } else {
+                    (0, 0)
+                });
+                hold_rseq();
                 return None;
             }
             libc::SYS_mincore => {
@@ -430,6 +437,17 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
 /// What rseq is given to end its use, and the bytes of the first version's structure.
 const RSEQ_UNREGISTERS: usize = 1;
 const LEAST_RSEQ_BYTES: u32 = 32;
+
+static_tls! {
+    /// What the program has given rseq for this thread: address and length.
+    static RSEQ: (usize, usize) = "folioswap_rseq";
+}
+
+/// Holds what the program has given rseq in RAM. Again in a forked child, whose thread goes on with it.
+pub fn hold_rseq() {
+    let (addr, len) = RSEQ.get();
+    threads::hold(addr, len);
+}
 
 /// FUTEX_LOCK_PI2, since Linux 5.14.
 const LOCK_PI2: c_int = 13;
