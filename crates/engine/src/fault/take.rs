@@ -15,7 +15,6 @@ use crate::process::fatal;
 use crate::process::stopwatch::Stopwatch;
 use crate::reclaim::evict;
 use crate::reclaim::kept;
-use crate::reclaim::reclaimd;
 
 /// How long a thread waits without any frame being freed before it looks for the reason.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -44,7 +43,6 @@ pub(crate) fn take_frames(
 ) -> Result<Option<Taken>, Changed> {
     let ram = engine.ram();
     let mut shortage = Shortage::new(order);
-    let mut has_emptied = false;
     loop {
         shortage.attempt(ram.frame_freed().now());
         if let Some(taken) = ram.try_take(engine.table(), order, 0) {
@@ -55,19 +53,11 @@ pub(crate) fn take_frames(
         }
         match shortage.missed(ram.zones(), Instant::now(), engine.faults().patience()) {
             Miss::Late => {}
-            Miss::Scattered if order == Order::HUGE => {
-                watch.long_part(Phase::Frame);
-                let compacted = compactd::compact_directly(engine);
-                watch.lap(Phase::Reclaim);
-                return Ok(compacted);
-            }
             Miss::Scattered => {
                 watch.long_part(Phase::Frame);
-                let emptied = !std::mem::replace(&mut has_emptied, true) && reclaimd::empty_a_pageblock(engine);
+                let compacted = if order == Order::HUGE { compactd::compact_directly(engine) } else { None };
                 watch.lap(Phase::Reclaim);
-                if !emptied {
-                    return Ok(None);
-                }
+                return Ok(compacted);
             }
             Miss::Short { is_first, is_long } => {
                 engine.stats().direct_reclaims.add(is_first.into());
@@ -185,7 +175,7 @@ mod tests {
     use crate::arena::region::ArenaVec;
     use crate::config::fault_mode::FaultMode;
     use crate::device::DeviceSpec;
-    use folioswap_core::{BlockId, PAGE_SIZE};
+    use folioswap_core::PAGE_SIZE;
 
     /// With folios of one size only, free frames are never in pieces too small for one. No folio is split, whatever
     /// races there are between threads that take frames and the thread that frees them.
@@ -212,30 +202,5 @@ mod tests {
             let of_order = swapped_in[usize::from(order.exponent())];
             assert!(of_order > 0 && of_order == swapped_in.iter().sum::<u64>(), "{order}: {swapped_in:?}");
         }
-    }
-
-    /// Where single pages have scattered the frames, folios of 64 KiB get some in a row again.
-    #[test]
-    fn folios_are_not_split_because_pages_have_scattered_the_frames() {
-        let device = DeviceSpec::Ram { size: 256 << 20 };
-        let builder = Arena::builder().memory(24 << 20).faults(FaultMode::Direct);
-        let arena = builder.device(device).folio(PIECE).build().unwrap();
-        let engine = arena.engine();
-        let mut pages = ArenaVec::<u8>::zeroed(&arena, 32 << 20).unwrap();
-        let first = engine.table().page_at(pages.as_ptr() as usize).block().index();
-        for block in first..=first + 16 {
-            if engine.table().is_open(BlockId::from_index(block)) {
-                engine.lock(BlockId::from_index(block)).fixed_order = Some(Order::PAGE);
-            }
-        }
-        let mut pieces = ArenaVec::<u8>::zeroed(&arena, 80 << 20).unwrap();
-        for round in 1..4 {
-            pages.iter_mut().step_by(PAGE_SIZE).for_each(|byte| *byte = round);
-            pieces.iter_mut().step_by(PAGE_SIZE).for_each(|byte| *byte = round);
-        }
-        let stats = engine.stats().snapshot();
-        let (order, pages) = (usize::from(PIECE.exponent()), 2 * (32 << 20) / PAGE_SIZE as u64);
-        assert!(stats.swpin[order] > 1000 && stats.swpin[0] <= pages, "{:?}", stats.swpin);
-        assert_eq!(stats.swpin_fallback[order], 0);
     }
 }

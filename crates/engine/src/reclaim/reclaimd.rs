@@ -11,7 +11,6 @@ use folioswap_core::{FolioId, FrameId, List, Order, Watermarks, Zone};
 
 use crate::block::Block;
 use crate::engine::Engine;
-use crate::process::cpu::current_cpu;
 use crate::process::fatal::EndOnPanic;
 use crate::reclaim::evict::{self, Laundered};
 use crate::reclaim::write_out::{self, Batch, Outgoing};
@@ -207,13 +206,6 @@ fn give_back_surplus(engine: &Engine, zone: &Zone) -> bool {
         }
     }
     false
-}
-
-/// Evicts all small folios of one pageblock of this CPU's zone, or else of another, for a folio that finds no frames in
-/// a row. Otherwise it would be split, its parts would leave scattered frames behind, and the next ones would be split
-/// for want of a row.
-pub(crate) fn empty_a_pageblock(engine: &Engine) -> bool {
-    engine.ram().zones().near(current_cpu()).any(|zone| empty_a_pageblock_of(engine, zone))
 }
 
 /// Evicts all small folios of one pageblock of a zone, because the budget was lowered or whole folios are wanted.
