@@ -21,7 +21,7 @@ impl Block<'_> {
 
     /// Discards the content of a folio, which then reads as zero. Its frames go back to the zone, its slots to the
     /// space.
-    pub fn drop_content(&mut self, index: usize) {
+    fn drop_content(&mut self, index: usize) {
         let frame = match self.state(index) {
             State::Empty => return,
             State::Swapped(_) => None,

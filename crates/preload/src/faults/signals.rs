@@ -233,11 +233,16 @@ export! {
     }
 }
 
+/// Whether faults may come as signals, on the signal stack.
+pub fn takes_faults() -> bool {
+    FAULTS.load(Ordering::Relaxed)
+}
+
 /// Has the C library's own handler of a signal, if there is one, run on the signal stack: what it interrupts may have a
 /// stack that has left RAM.
 pub fn run_on_signal_stack(signal: c_int) {
     const ON_STACK: u64 = libc::SA_ONSTACK as u64;
-    if !FAULTS.load(Ordering::Relaxed) {
+    if !takes_faults() {
         return;
     }
     let mut action = KernelAction { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };

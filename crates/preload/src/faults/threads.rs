@@ -282,7 +282,7 @@ extern "C" fn until_cancelled(may_end: *mut c_void) -> *mut c_void {
 /// Lets the C library install its handler of [`CANCELS`] for a thread that does nothing else, and changes that.
 fn prepare_cancel() {
     static DONE: AtomicBool = AtomicBool::new(false);
-    if !signals::has_ours() || DONE.swap(true, Ordering::SeqCst) {
+    if !signals::takes_faults() || DONE.swap(true, Ordering::SeqCst) {
         return;
     }
     let _guard = guard::enter();
