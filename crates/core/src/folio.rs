@@ -14,6 +14,7 @@
 use crate::id::{BlockId, FolioId, FrameId, SlotId};
 use crate::order::Order;
 use crate::packed::Packed;
+use crate::policy::drop_behind::Stay;
 use crate::policy::order_choice::{History, Wish};
 use crate::sparse::Sparse;
 use crate::sync::{Mark, Mutex, MutexGuard, Ordering, lock, try_lock};
@@ -78,15 +79,15 @@ pub struct Folio {
     content: Content,
     /// Why it is in RAM and not mapped, so that its first touch is noticed.
     pub ahead: Ahead,
-    /// It was dropped because a stream had passed it.
-    pub dropped_behind: bool,
+    /// Whether a stream that passes it drops it, or has dropped it.
+    pub stay: Stay,
 }
 
 const _: () = assert!(size_of::<Folio>() == 12, "a folio's entry takes 12 bytes");
 
 impl Folio {
     const EMPTY: Folio =
-        Folio { frame: NONE, slot: Packed::NONE, content: Content::Rests, ahead: Ahead::No, dropped_behind: false };
+        Folio { frame: NONE, slot: Packed::NONE, content: Content::Rests, ahead: Ahead::No, stay: Stay::Kept };
 
     /// Where its content is.
     pub fn state(&self) -> State {

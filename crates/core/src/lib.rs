@@ -31,7 +31,7 @@ pub use frame::{
 };
 pub use id::{BlockId, ClusterId, CpuId, DeviceId, FolioId, FrameId, NodeId, SlotId, SpaceBlockId, UnitId};
 pub use order::{MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE};
-pub use policy::drop_behind::DropBehind;
+pub use policy::drop_behind::{DropBehind, Stay};
 pub use policy::neighbours::Neighbours;
 pub use policy::order_choice::{Choice, History, OrderChoice, Pressure, Row, Wish};
 pub use policy::readahead::{Room, StreamAdvice, Streams, Windows};

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use folioswap_core::sync::{AtomicBool, Ordering};
 use folioswap_core::{
     Ahead, BLOCK_PAGES, BLOCK_PIECES, BlockId, Folio, FolioId, FolioTable, FrameId, Locked, MAX_ORDER, Order, PIECE,
-    SlotId, State,
+    SlotId, State, Stay,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
@@ -39,7 +39,7 @@ enum Call {
     Empty(usize),
     Slot(usize, Option<u64>),
     /// Marker and dropped behind.
-    Marks(usize, bool, bool),
+    Marks(usize, bool, Stay),
     /// Pinned, and when a folio of it last left RAM.
     Notes(bool, u32),
     /// Ignored unless it is another block.
@@ -65,7 +65,7 @@ fn call() -> impl Strategy<Value = Call> {
         3 => page().prop_map(Call::Out),
         2 => page().prop_map(Call::Empty),
         6 => (page(), prop::option::of(0..=FIRST_SLOT_MAX)).prop_map(|(at, slot)| Call::Slot(at, slot)),
-        2 => (page(), any::<bool>(), any::<bool>()).prop_map(|(at, marker, behind)| Call::Marks(at, marker, behind)),
+        2 => (page(), any::<bool>(), stay()).prop_map(|(at, marker, stay)| Call::Marks(at, marker, stay)),
         1 => (any::<bool>(), any::<u32>()).prop_map(|(pinned, left_at)| Call::Notes(pinned, left_at)),
         2 => (0..NR_BLOCKS).prop_map(Call::MoveTo),
         4 => (page(), hash()).prop_map(|(page, hash)| Call::HashPage(page, hash)),
@@ -74,6 +74,10 @@ fn call() -> impl Strategy<Value = Call> {
         2 => pages().prop_map(Call::NoteDropped),
         1 => Just(Call::TakeDropped),
     ]
+}
+
+fn stay() -> impl Strategy<Value = Stay> {
+    prop_oneof![Just(Stay::Kept), Just(Stay::SwappedIn), Just(Stay::Dropped)]
 }
 
 /// The hash known for a page.
@@ -92,7 +96,7 @@ struct Page {
     mapped: bool,
     /// On the first page of a folio only.
     ahead: Ahead,
-    dropped_behind: bool,
+    stay: Stay,
 }
 
 impl Page {
@@ -177,7 +181,7 @@ impl Model {
             let (page, folio) = (&self.pages[first], locked.folio(index));
             prop_assert_eq!((locked.state(index), folio.state()), (page.state(), page.state()), "folio {}", index);
             prop_assert_eq!((folio.frame(), folio.slot()), (page.frame.map(FrameId::new), page.slot.map(SlotId::new)));
-            prop_assert_eq!((folio.ahead, folio.dropped_behind), (page.ahead, page.dropped_behind));
+            prop_assert_eq!((folio.ahead, folio.stay), (page.ahead, page.stay));
             prop_assert!(locked.folios()[index] == *folio);
             prop_assert_eq!(locked.name(index), FolioId::from_index(id * BLOCK_PAGES + first));
         }
@@ -234,13 +238,11 @@ fn make(locked: &mut Locked<'_>, model: &mut Model, call: Call) -> TestCaseResul
             folio_at(locked, page).set_slot(slot.map(SlotId::new));
             model.change(page, |page, at| page.slot = slot.map(|slot| slot + u64::from(at)));
         }
-        Call::Marks(page, marker, dropped_behind) => {
+        Call::Marks(page, marker, stay) => {
             let folio = folio_at(locked, page);
             let ahead = if marker { Ahead::Marker } else { Ahead::No };
-            (folio.ahead, folio.dropped_behind) = (ahead, dropped_behind);
-            model.change(page, |page, at| {
-                (page.ahead, page.dropped_behind) = (if at == 0 { ahead } else { Ahead::No }, dropped_behind)
-            });
+            (folio.ahead, folio.stay) = (ahead, stay);
+            model.change(page, |page, at| (page.ahead, page.stay) = (if at == 0 { ahead } else { Ahead::No }, stay));
         }
         Call::Notes(pinned, left_at) => {
             (locked.pinned, locked.left_at) = (pinned, left_at);

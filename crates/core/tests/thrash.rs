@@ -156,6 +156,7 @@ impl Machine {
             self.renew(block, None);
             if is_marker {
                 self.follow(block);
+                self.settle();
             }
             return;
         }
@@ -319,7 +320,8 @@ fn a_scattered_working_set_that_fits() {
 
 #[test]
 fn strides() {
-    for blocks in [RAM * 7 / 5, RAM * 9 / 5, RAM * 3] {
+    // Not three or four times the RAM: every third or fourth page would just fit, and one page more moves all of them.
+    for blocks in [RAM * 7 / 5, RAM * 9 / 5, RAM * 14 / 5, RAM * 9 / 2] {
         let nr_pages = blocks * PAGES;
         for hundredths in
             [100, 150, 200, 300, 400, 500, 700, 800, 1547, 1600, 3200, 6400, 51_100, 51_200, 51_300, 102_400]
@@ -327,6 +329,18 @@ fn strides() {
             let nr = (nr_pages * 100 / hundredths * 8).max(10_000);
             check(&format!("stride {hundredths}/100, {blocks} blocks"), blocks, strided(nr_pages, hundredths, nr));
         }
+    }
+}
+
+/// A picture is worked on by lines, then by columns, by threads that have half of them each. A page holds a piece of a
+/// line, so one page in so many is in use for long, and these fit RAM.
+#[test]
+fn columns_of_a_picture_that_was_filled_by_lines() {
+    for (step, blocks) in [(2, RAM * 6 / 5), (3, RAM * 6 / 5), (4, RAM * 6 / 5), (4, RAM * 2), (8, RAM * 2)] {
+        let nr_pages = blocks * PAGES;
+        let lines = touches((0..2 * nr_pages).map(|at| at % nr_pages));
+        let column = move |_| touches((0..nr_pages / 2).step_by(step).flat_map(move |at| [at, at + nr_pages / 2]));
+        check(&format!("columns, 1 in {step}, {blocks} blocks"), blocks, lines.chain((0..200).flat_map(column)));
     }
 }
 

@@ -5,6 +5,9 @@
 //! this is off until streams have passed a whole budget of folios, and off again when dropped folios refault. After
 //! each such mistake it waits for twice as many folios.
 //!
+//! Only what was swapped in is dropped ([`Stay`]). What was in RAM when the stream came stays for its next round, and
+//! what a stream fills is likely to be read soon.
+//!
 //! **Locking.** One mutex, a leaf; nothing allocates.
 
 use crate::sync::{Mutex, lock};
@@ -13,6 +16,18 @@ use crate::sync::{Mutex, lock};
 const REFAULTS_MIN: usize = 8;
 /// The most budgets that streams have to pass before it goes on.
 const BUDGETS_MAX: usize = 1024;
+
+/// What a folio's stay in RAM says to streams that pass it.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub enum Stay {
+    /// It was there before, or was filled there: a stream leaves it where it is.
+    #[default]
+    Kept,
+    /// It was swapped in, and no stream has passed it since.
+    SwappedIn,
+    /// A stream has passed it. It is the next to be reclaimed, or was reclaimed for that.
+    Dropped,
+}
 
 #[derive(Default)]
 struct Record {

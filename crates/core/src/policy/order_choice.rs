@@ -9,15 +9,18 @@
 //! their 64 MiB neighbourhood, or else of the arena, on which samples and verdicts vote.
 //!
 //! **Rows.** Pages touched at a constant distance of each other, as in a column of a matrix, are read ahead, as many as
-//! the row is long, so at most half of them in vain. Up to a distance of four, the pages in between count as touched.
+//! the row is long, so at most half of them in vain. Up to a distance of four, the pages in between count as touched,
+//! unless the pages of such rows alone would have stayed in RAM.
 //! **Streams** read whole blocks ahead. Some of these, the *probes*, come back page by page too. A stream that passes a
 //! probe without using it ends, and what probes showed tells how many there are, and how far streams may read.
 //! **Doubt is cheap, trust is not:** blocks by pages are all observed, whole ones are not. So every block
 //! is a sample until whole ones have proved right, and each sparse sample halves what speaks for whole blocks.
 //!
-//! **Clock.** One tick per fault on swapped content or on a clean whole block, except repeated faults on the last few
-//! blocks: the same faults give the same choices. **Locking.** One mutex, a leaf; nothing allocates.
+//! **Clock.** One tick per fault on swapped content or on a clean whole block, unless one of the last faults was of the
+//! same block, and one per block that a stream has passed: the same faults give the same choices. **Locking.** One
+//! mutex, a leaf; nothing allocates.
 
+use crate::folio::BLOCK_PAGES;
 use crate::id::BlockId;
 use crate::order::Order;
 use crate::sync::{Mutex, lock};
@@ -36,8 +39,9 @@ const MOST_STEP: u16 = 4;
 /// Lifetimes for which a verdict on a block stands; then it follows the belief again.
 const AGE: u32 = 8;
 const LIFETIME_MAX: u32 = 256;
-/// Ticks after which a sample is counted as sparse for the time being.
-const PATIENCE: u32 = 16;
+/// Ticks without a fault of a sample after which it is counted as sparse for the time being. While a thread walks
+/// through its block, each of the others may tick.
+const PATIENCE: u32 = 64;
 /// Votes that flip the belief, and the most that are kept; of streams fewer, because probes hold them up.
 const FLIP: i32 = 8;
 const VOTES_MAX: i32 = 24;
@@ -49,10 +53,11 @@ const NEAR_MAX: i32 = 8;
 /// Blocks of a neighbourhood, as a power of two: 64 MiB.
 const NEIGHBOURS_SHIFT: u32 = 5;
 const NEIGHBOURHOODS: usize = 1024;
-/// Recently faulting blocks, whose repeated faults do not advance the clock.
-const RECENT: usize = 8;
+/// Recent faults; another one of their blocks does not advance the clock. As many as RAM holds blocks, within bounds.
+const RECENT_MIN: usize = 8;
+const RECENT_MAX: usize = 64;
 /// Samples in progress at once.
-const SAMPLES: usize = 16;
+const SAMPLES: usize = 64;
 /// One block in this many is a sample: while little is known, once whole blocks have proved right, and once all kept
 /// votes say dense.
 const SAMPLE_EVERY: [u32; 3] = [1, 8, 64];
@@ -103,6 +108,10 @@ impl History {
         index as isize - self.last as isize
     }
 
+    fn is_dense(&self) -> bool {
+        self.touches >= self.enough.max(DENSE)
+    }
+
     fn is_consecutive(&self) -> bool {
         self.step.unsigned_abs() == 1
     }
@@ -139,10 +148,12 @@ impl History {
             && (0..(self.run / 2) as isize).contains(&(behind / step))
     }
 
-    /// Pages of which a fault at `index` uses one.
+    /// Pages of which a fault at `index` uses one. Those in between do not count if the pages of such rows alone would
+    /// have stayed in RAM.
     fn weight(&self, index: usize) -> u16 {
         let step = u16::from(self.step.unsigned_abs());
-        if self.continues(index) && step <= MOST_STEP { step } else { 1 }
+        let counts = self.continues(index) && step <= MOST_STEP && BLOCK_PAGES as u16 / step >= self.enough;
+        if counts { step } else { 1 }
     }
 
     /// Folios read ahead that a fault at `index` shows to have been used: those of the row that it continues. Of a row
@@ -174,6 +185,12 @@ impl Row {
     /// The index of the last one.
     fn last(self) -> Option<usize> {
         (self.len > 0).then(|| self.before.wrapping_add_signed(self.len as isize * isize::from(self.step)))
+    }
+
+    /// So many of them at most.
+    #[must_use]
+    pub fn first(self, nr_folios: usize) -> Row {
+        Row { len: self.len.min(nr_folios), ..self }
     }
 
     /// Whether there are none.
@@ -231,12 +248,12 @@ impl Pressure {
     }
 }
 
-/// Touches from which a block is dense: more than the share at which all blocks' touched pages together would have
-/// stayed in RAM since this one left, with some room.
+/// Touches from which a block is dense, if they are [`DENSE`] at least: more than the share at which the touched pages
+/// of all blocks would have stayed in RAM since this one left, with some room.
 fn enough(pressure: Pressure) -> u16 {
     let ram = pressure.budget_blocks.max(1) * Order::HUGE.nr_pages();
-    let fits = Order::HUGE.nr_pages() * ram / (ram + pressure.nr_left_since) * 11 / 10;
-    (fits as u16).clamp(DENSE, MOST_ENOUGH)
+    let fits = Order::HUGE.nr_pages() * ram / (ram + pressure.nr_left_since) * 13 / 10;
+    (fits as u16).clamp(BLOCK_PAGES as u16 / MOST_STEP, MOST_ENOUGH)
 }
 
 #[derive(Copy, Clone)]
@@ -295,7 +312,9 @@ impl Belief {
 
 struct Record {
     now: u32,
-    recent: [Option<BlockId>; RECENT],
+    /// The blocks of the last faults, a ring, and where the latest is.
+    recent: [Option<BlockId>; RECENT_MAX],
+    latest: usize,
     /// Of all blocks that are not read ahead, and of those that are.
     all: Belief,
     streams: Belief,
@@ -308,7 +327,8 @@ impl Record {
     fn new() -> Self {
         Record {
             now: 0,
-            recent: [None; RECENT],
+            recent: [None; RECENT_MAX],
+            latest: 0,
             all: Belief::ALL,
             streams: Belief::STREAMS,
             neighbours: [0; NEIGHBOURHOODS],
@@ -317,11 +337,13 @@ impl Record {
     }
 
     /// Counts a fault, unless its block is a recent one: a whole block would not have faulted again.
-    fn tick(&mut self, block: BlockId) {
-        if !self.recent.contains(&Some(block)) {
-            self.recent[self.now as usize % RECENT] = Some(block);
+    fn tick(&mut self, block: BlockId, pressure: Pressure) {
+        let recent = &self.recent[..pressure.budget_blocks.clamp(RECENT_MIN, RECENT_MAX)];
+        if !recent.contains(&Some(block)) {
             self.now = self.now.wrapping_add(1);
         }
+        self.latest = (self.latest + 1) % recent.len();
+        self.recent[self.latest] = Some(block);
     }
 
     fn vote(&mut self, block: BlockId, dense: bool) {
@@ -341,6 +363,15 @@ impl Record {
             near if near <= -NEAR_FLIP => true,
             near if near >= NEAR_FLIP => false,
             _ => self.all.is_sparse,
+        }
+    }
+
+    /// Gives a sample in use more time.
+    fn refresh(&mut self, block: BlockId) {
+        let now = self.now;
+        if let Some(sample) = self.samples.iter_mut().flatten().find(|sample| sample.block == block && !sample.is_probe)
+        {
+            sample.since = now;
         }
     }
 
@@ -427,6 +458,7 @@ impl OrderChoice {
     /// Records that a stream has passed these blocks. `false`: it did not use a probe among them.
     pub fn streamed(&self, blocks: Range<BlockId>) -> bool {
         let mut record = lock(&self.record);
+        record.now = record.now.wrapping_add(blocks.end.get() - blocks.start.get());
         let mut used = true;
         for index in 0..SAMPLES {
             if let Some(sample) = record.samples[index]
@@ -459,7 +491,8 @@ impl OrderChoice {
     ) -> Choice {
         let lifetime = pressure.lifetime();
         let mut record = lock(&self.record);
-        record.tick(block);
+        record.tick(block, pressure);
+        record.refresh(block);
         record.expire(lifetime);
         let is_split = nr_folios > 1;
         if is_split && history.enough > 0 {
@@ -468,7 +501,7 @@ impl OrderChoice {
                 return touched_part(&mut record, block, history, (nr_folios, index));
             }
             // Neighbours may have been touched since the last fault.
-            let is_dense = history.touches >= history.enough;
+            let is_dense = history.is_dense();
             (history.verdict, history.judged_at) =
                 (if is_dense { Verdict::Dense } else { Verdict::Sparse }, record.now);
             record.vote(block, is_dense);
@@ -502,7 +535,7 @@ fn touched_part(
 ) -> Choice {
     history.touches = history.touches.saturating_add((1 + history.used_ahead(index)) * history.weight(index));
     let in_row = history.continues(index) && history.is_consecutive() && history.run >= many_in_row(nr_folios);
-    if history.touches >= history.enough || in_row {
+    if history.is_dense() || in_row {
         *history = History {
             verdict: Verdict::Dense,
             judged_at: record.now,
@@ -609,6 +642,34 @@ mod tests {
         }
         assert!(!machine.choice.believes_sparse(BlockId::new(0)));
         assert!(faults < 4096 * 6 / 5, "{faults} faults for 4096 blocks");
+    }
+
+    /// Each thread walks through its own blocks. They fault by turns; what was read ahead takes no turn.
+    #[test]
+    fn streams_of_many_threads_come_back_whole_all_but_a_few() {
+        for nr_threads in [1, 2, 4, 8, 16, 32] {
+            let mut machine = Machine::new(2048);
+            let each = 2048 / nr_threads;
+            let mut at: Vec<(usize, usize)> = (0..nr_threads).map(|thread| (thread * each, 0)).collect();
+            let mut faults = 0;
+            while at.iter().enumerate().any(|(thread, &(block, _))| block < (thread + 1) * each) {
+                for (thread, (block, page)) in at.iter_mut().enumerate() {
+                    while *page > 0 && machine.read[*block].iter().any(|read| read == *page) {
+                        (*block, *page) = if *page == 511 { (*block + 1, 0) } else { (*block, *page + 1) };
+                    }
+                    if *block == (thread + 1) * each {
+                        continue;
+                    }
+                    faults += 1;
+                    let choice = machine.fault(*block, *page);
+                    let is_over = choice == Choice::Whole || *page == 511;
+                    (*block, *page) = if is_over { (*block + 1, 0) } else { (*block, *page + 1) };
+                }
+            }
+            // Of more threads, samples in use are taken for sparse now and then.
+            let most = if nr_threads <= 16 { 2048 * 5 / 4 } else { 2048 * 2 };
+            assert!(faults < most, "{nr_threads} threads: {faults} faults for 2048 blocks");
+        }
     }
 
     /// As in small mappings, of which the kernel places each new one below the last.

@@ -7,7 +7,7 @@
 
 use folioswap_core::{
     Ahead, BLOCK_PAGES, BlockId, Choice, FaultKind, FolioId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE,
-    Phase, State,
+    Phase, State, Stay,
 };
 
 use crate::block::Block;
@@ -269,7 +269,7 @@ impl<'e> Fault<'e> {
             return self.read_alone(block);
         }
         self.watch.lap(Phase::Read);
-        self.engine.policy().judge_drop(block, index, self.engine.ram());
+        self.engine.policy().note_swap_in(block, index, self.engine.ram());
         block.map(index, prepared.into_frame(), List::Inactive);
         block.settle_slot(index, &mut self.watch);
         self.engine.parts().count_swap_in(order);
@@ -304,11 +304,17 @@ impl<'e> Fault<'e> {
         let nr_folios = block.nr_folios();
         let in_row = block.history.note(index, nr_folios);
         if kind == FaultKind::SwapIn && nr_folios > 1 {
-            block.history.note_ahead(ahead);
+            // Where frames are short, fewer are read, and the row goes on from there.
+            let is_read = |&index: &usize| !matches!(block.state(index), State::Swapped(_));
+            let nr_read = ahead.iter().take_while(is_read).count();
+            block.history.note_ahead(ahead.first(nr_read));
         }
         let folio = block.folio_mut(index);
         let marker = std::mem::take(&mut folio.ahead) == Ahead::Marker;
-        let dropped = std::mem::replace(&mut folio.dropped_behind, false);
+        let dropped = folio.stay == Stay::Dropped;
+        if dropped {
+            folio.stay = Stay::Kept;
+        }
         if marker {
             self.engine.stats().readahead_hits.add(1);
         }
@@ -338,7 +344,7 @@ impl<'e> Fault<'e> {
     }
 }
 
-/// Makes the blocks that a stream has passed the next ones to be reclaimed.
+/// Makes the folios that were swapped in, and that a stream has passed, the next ones to be reclaimed.
 fn drop_passed(engine: &Engine, behind: std::ops::Range<BlockId>) {
     for index in behind.start.index()..behind.end.index() {
         let Some(mut block) = engine.try_lock(BlockId::from_index(index)) else { continue };
@@ -346,8 +352,10 @@ fn drop_passed(engine: &Engine, behind: std::ops::Range<BlockId>) {
             continue;
         }
         for index in 0..block.nr_folios() {
-            if let State::Resident(frame) = block.state(index) {
-                block.folio_mut(index).dropped_behind = true;
+            if let State::Resident(frame) = block.state(index)
+                && block.folio(index).stay == Stay::SwappedIn
+            {
+                block.folio_mut(index).stay = Stay::Dropped;
                 engine.ram().zone(frame).insert_tail(frame, List::Inactive);
             }
         }

@@ -231,7 +231,7 @@ fn arrive(engine: &Engine, incoming: Incoming<'_>, read: Result<(), SwapInError>
         engine.ram().release(frame);
         return report(read);
     }
-    engine.policy().judge_drop(&mut block, 0, engine.ram());
+    engine.policy().note_swap_in(&mut block, 0, engine.ram());
     engine.ram().zone(frame).set_owner(frame, block.name(0));
     engine.parts().count_swap_in(Order::HUGE);
     engine.stats().readahead_folios.add(1);

@@ -233,7 +233,7 @@ fn read_run(engine: &Engine, block: &mut Block<'_>, mut run: Run<'_>, arrival: A
             _ => Ahead::No,
         };
         if ahead != Ahead::Neighbour {
-            engine.policy().judge_drop(block, index, engine.ram());
+            engine.policy().note_swap_in(block, index, engine.ram());
         }
         engine.ram().zone(frame).set_owner(frame, block.name(index));
         engine.parts().count_swap_in(order);
@@ -258,5 +258,9 @@ pub(crate) fn gather(
         engine.stats().swpin_fallback.add(Order::HUGE, 1);
         engine.compactor().want_whole();
     }
-    taken.map_or(Ok(false), |taken| block.gather(taken, list, watch))
+    let is_whole = taken.map_or(Ok(false), |taken| block.gather(taken, list, watch))?;
+    if is_whole {
+        engine.policy().note_swap_in(block, 0, engine.ram());
+    }
+    Ok(is_whole)
 }

@@ -238,7 +238,7 @@ fn keep_in_ram(engine: &Engine, block: &mut Block<'_>, run: &SlotRun, bytes: &[u
         let mut prepared = engine.ram().prepare(taken, order);
         prepared.bytes_mut().copy_from_slice(part);
         let frame = prepared.into_frame();
-        engine.policy().judge_drop(block, index, engine.ram());
+        engine.policy().note_swap_in(block, index, engine.ram());
         engine.ram().zone(frame).set_owner(frame, block.name(index));
         block.folio_mut(index).set_in_ram(frame, false);
         block.release_slot(index);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use folioswap_core::{
-    BlockId, Choice, DropBehind, FaultKind, Locked, Neighbours, Order, OrderChoice, PIECE, Pressure, Room, State,
+    BlockId, Choice, DropBehind, FaultKind, Locked, Neighbours, Order, OrderChoice, PIECE, Pressure, Room, State, Stay,
     StreamAdvice, Streams,
 };
 
@@ -15,7 +15,7 @@ use crate::config::swap_in_policy::SwapIn;
 use crate::memory::ram::Ram;
 
 /// Longest readahead window, in bytes: 8 huge pages in flight keep a disk busy.
-const WINDOW_BYTES: usize = 16 << 20;
+const WINDOW_BYTES: usize = 8 << 20;
 
 /// The policies of an arena.
 pub(crate) struct Policy {
@@ -65,10 +65,10 @@ impl Policy {
         SwapIn::from_number(self.swap_in.load(Ordering::Relaxed))
     }
 
-    /// Judges whether it was right to drop a folio behind a stream, now that it is wanted again. It was wrong if fewer
-    /// pages have left RAM since than RAM holds, because eviction by age would have kept the folio.
-    pub fn judge_drop(&self, block: &mut Locked<'_>, index: usize, ram: &Ram) {
-        if std::mem::replace(&mut block.folio_mut(index).dropped_behind, false) {
+    /// Notes that a folio is swapped in, and judges whether it was right to drop it, if a stream did. It was wrong if
+    /// fewer pages have left RAM since than RAM holds, because eviction by age would have kept the folio.
+    pub fn note_swap_in(&self, block: &mut Locked<'_>, index: usize, ram: &Ram) {
+        if std::mem::replace(&mut block.folio_mut(index).stay, Stay::SwappedIn) == Stay::Dropped {
             let since = ram.nr_evictions().wrapping_sub(block.left_at);
             if (since as usize) < ram.zones().counts().limit {
                 self.refaulted();
