@@ -1,6 +1,7 @@
 // EXPECT: exit 0, last line "ok"
 // NEEDS: move
-// Requests of libaio with lists of buffers. Requests, lists, buffers and what is waited with are not in RAM.
+// Requests of libaio with lists of buffers. Requests, lists, buffers and what is waited with are not in RAM. One of the
+// waits has a signal set.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/aio_abi.h>
@@ -51,10 +52,17 @@ static int perform(aio_context_t context, int what, int fd, int way) {
     at.buffers[1] = (struct iovec){at.second, LEN};
     *at.request = (struct iocb){.aio_lio_opcode = what, .aio_fildes = fd, .aio_buf = (uintptr_t)at.buffers, .aio_nbytes = 2};
     *at.limit = (struct timespec){10, 0};
+    at.named->set = at.set;
+    at.named->len = 8;
+    sigfillset(at.set);
     chill();
     CHECK(syscall(SYS_io_submit, context, 1, at.list) == 1);
     chill();
-    CHECK(syscall(SYS_io_getevents, context, 1, 1, at.event, at.limit) == 1);
+    // Without a set, and with one.
+    if (way == 0)
+        CHECK(syscall(SYS_io_getevents, context, 1, 1, at.event, at.limit) == 1);
+    if (way > 0)
+        CHECK(syscall(SYS_io_pgetevents, context, 1, 1, at.event, at.limit, way == 1 ? NULL : at.named) == 1);
     CHECK(at.event->res == 2 * LEN);
     return 0;
 }
@@ -72,7 +80,7 @@ int main(void) {
         pages[i] = memory + (100 * i + 50) * PAGE;
     aio_context_t context = 0;
     CHECK(fd >= 0 && unlink(name) == 0 && syscall(SYS_io_setup, 8, &context) == 0);
-    for (int way = 0; way < 1; way++) {
+    for (int way = 0; way < 3; way++) {
         memset(at.first, 'a' + way, LEN);
         memset(at.second, 'x' + way, LEN);
         CHECK(!perform(context, IOCB_CMD_PWRITEV, fd, way));
