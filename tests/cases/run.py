@@ -7,8 +7,8 @@ Comments in the first lines of a file say how it is run:
   EXPECT: exit 0, last line "TEXT"    the exit status and the last line of standard output; `exit 0` alone is the default
   ARGS: WORD...       one more run with these arguments, for each such line
   MODES: direct monitor               BUDGETS: 96M 160M               MAPPERS: move
-  NEEDS: root move python:MODULE program:NAME package:NAME    what must be there; packages of Debian's are installed.
-                      `move` is UFFDIO_MOVE: without it run refuses io_uring and libaio with ENOSYS
+  NEEDS: root move device:PATH python:MODULE program:NAME package:NAME    what must be there; packages of Debian's are
+                      installed. `move` is UFFDIO_MOVE: without it run refuses io_uring and libaio with ENOSYS
   LIMIT_S: 120        seconds for each run
   CFLAGS: -lm         more arguments for gcc; C programs are compiled with -O2 -g -pthread, outside of folioswap
 
@@ -95,6 +95,8 @@ class Case:
                 raise Skip("needs root")
             if kind == "move" and kernel_release() < MOVES_SINCE:
                 raise Skip("this kernel has no UFFDIO_MOVE: io_uring and libaio are refused")
+            if kind == "device" and not os.access(name, os.R_OK | os.W_OK):
+                raise Skip(f"{name} is missing, or may not be used")
             if kind == "program":
                 need(name, name)
             if kind == "package":

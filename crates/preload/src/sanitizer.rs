@@ -1,8 +1,8 @@
-//! Programs that are built with a sanitizer.
+//! Programs that are built with a sanitizer, or that valgrind runs.
 //!
 //! A sanitizer has an allocator and shadow memory of its own, whose mappings no library sees, and reads all memory when
 //! it looks for leaks. So such a program's memory is not paged. The sanitizer's library comes before this one: the
-//! command has put it in front.
+//! command has put it in front. valgrind knows no userfaultfd, and is ended by what catches system calls.
 
 use std::ffi::{CStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -35,4 +35,30 @@ pub fn is_there() -> bool {
         state::say(&format!("note: the memory of process {pid} is not paged: it is built with a sanitizer"));
     }
     found
+}
+
+/// Whether valgrind runs the program. Says so.
+pub fn is_valgrind() -> bool {
+    const RUNNING_ON_VALGRIND: u64 = 0x1001;
+    let request = [RUNNING_ON_VALGRIND, 0, 0, 0, 0, 0];
+    let mut found = 0u64;
+    // SAFETY: these instructions change nothing but flags. valgrind, where it runs them, sees a request and puts the
+    // answer in rdx.
+    unsafe {
+        std::arch::asm!(
+            "rol rdi, 3",
+            "rol rdi, 13",
+            "rol rdi, 61",
+            "rol rdi, 51",
+            "xchg rbx, rbx",
+            in("rax") request.as_ptr(),
+            inout("rdx") found,
+            options(nostack, readonly),
+        );
+    }
+    if found != 0 {
+        let pid = std::process::id();
+        state::say(&format!("note: the memory of process {pid} is not paged: valgrind runs it"));
+    }
+    found != 0
 }

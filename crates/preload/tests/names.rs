@@ -1,5 +1,6 @@
 //! Every function that the C library exports is either overridden by this library, or listed in `names.txt` with the
-//! reason why not. A newer C library has new names: for other versions the test prints them, and passes.
+//! reason why not. A newer C library has new names: for other versions the test prints them, and passes. The library
+//! itself names none of what it exports: a program's own definition would come first.
 
 mod library;
 
@@ -8,9 +9,9 @@ use std::ffi::CStr;
 use std::path::Path;
 use std::process::Command;
 
-/// The functions that a shared object exports for programs; `None` if there is no `readelf`.
-fn exported(object: &Path) -> Option<BTreeSet<String>> {
-    let output = match Command::new("readelf").args(["--dyn-syms", "-W"]).arg(object).env("LC_ALL", "C").output() {
+/// What `readelf` prints; `None` if there is none.
+fn readelf(what: &str, object: &Path) -> Option<String> {
+    let output = match Command::new("readelf").args([what, "-W"]).arg(object).env("LC_ALL", "C").output() {
         Ok(output) => output,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             println!("SKIP names: readelf is missing. Get it: apt-get install binutils");
@@ -19,7 +20,12 @@ fn exported(object: &Path) -> Option<BTreeSet<String>> {
         Err(error) => panic!("readelf: {error}"),
     };
     assert!(output.status.success(), "readelf {}", object.display());
-    let text = String::from_utf8(output.stdout).unwrap();
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+/// The functions that a shared object exports for programs; `None` if there is no `readelf`.
+fn exported(object: &Path) -> Option<BTreeSet<String>> {
+    let text = readelf("--dyn-syms", object)?;
     let function = |line: &str| {
         let columns: Vec<_> = line.split_whitespace().collect();
         let &[_, _, _, kind, _, _, section, name, ..] = columns.as_slice() else { return None };
@@ -72,4 +78,16 @@ fn each_name_of_the_c_library_is_taken_over_or_listed_with_its_reason() {
     } else if !neither.is_empty() {
         println!("SKIP names of glibc {} that are neither taken over nor listed: {neither:?}", version());
     }
+}
+
+#[test]
+fn no_call_within_the_library_is_by_a_name_that_it_exports() {
+    let (Some(ours), Some(text)) = (exported(library::library()), readelf("--relocs", library::library())) else {
+        return;
+    };
+    let name = |line: &str| line.split_whitespace().nth(4)?.split('@').next().map(str::to_owned);
+    let named: BTreeSet<_> = text.lines().filter(|line| line.contains(" R_X86_64_")).filter_map(name).collect();
+    assert!(named.contains("__cxa_finalize"), "relocations are not listed as expected");
+    let both: Vec<_> = named.intersection(&ours).collect();
+    assert!(both.is_empty(), "a program's own definition of these would be called: {both:?}");
 }

@@ -202,8 +202,36 @@ fn set_action(signal: libc::c_int, new: *const Action, old: *mut Action) -> io::
 const SEGV_MAPERR: libc::c_int = 1;
 const SEGV_ACCERR: libc::c_int = 2;
 
+/// The flag that forbids unaligned access. The kernel leaves it to handlers as it was.
+#[cfg(target_arch = "x86_64")]
+const ALIGNMENT_CHECK: i32 = 1 << 18;
+
+/// Permits unaligned access in a handler, whatever the interrupted code had set. Handlers call it first: copies may be
+/// made by unaligned access.
+///
+/// # Safety
+/// `context` is the ucontext that the kernel gave the running handler.
+#[cfg(target_arch = "x86_64")]
+pub unsafe fn permit_unaligned(context: *const libc::ucontext_t) {
+    // SAFETY: the caller upholds this function's own contract.
+    let flags = unsafe { (*context).uc_mcontext.gregs[libc::REG_EFL as usize] };
+    if flags & i64::from(ALIGNMENT_CHECK) != 0 {
+        // SAFETY: changes this flag only. Compiled code does not depend on it.
+        unsafe { std::arch::asm!("pushfq", "and dword ptr [rsp], {others}", "popfq", others = const !ALIGNMENT_CHECK) };
+    }
+}
+
+/// Nothing to do on this architecture.
+///
+/// # Safety
+/// No requirements.
+#[cfg(not(target_arch = "x86_64"))]
+pub unsafe fn permit_unaligned(_context: *const libc::ucontext_t) {}
+
 /// The handler for SIGBUS and SIGSEGV.
 extern "C" fn entry(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel gives the interrupted context to its handler, which this is.
+    unsafe { permit_unaligned(context.cast()) };
     let kept = errno();
     let Some(front) = front(signal) else { return };
     // SAFETY: the kernel gives a valid siginfo to a handler installed with SA_SIGINFO.
@@ -231,6 +259,8 @@ extern "C" fn entry(signal: libc::c_int, info: *mut libc::siginfo_t, context: *m
 
 /// The handler for SIGSYS.
 extern "C" fn syscall_entry(_signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel gives the interrupted context to its handler, which this is.
+    unsafe { permit_unaligned(context.cast()) };
     let kept = errno();
     let function = SIGSYS.function.load(Ordering::Acquire);
     // SAFETY: only `install_syscall` stores here, and it stores a `SyscallFunction` before the handler can be called.

@@ -10,6 +10,7 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use dlmalloc::Dlmalloc;
@@ -25,21 +26,13 @@ const SPAN_BYTES: usize = 64 << 30;
 const PART_OF_LIMIT: u64 = 16;
 const LEAST_SPAN_BYTES: usize = 32 << 20;
 
-/// Addresses of each heap; zero before the first use.
-static SPAN: AtomicUsize = AtomicUsize::new(0);
-
-fn span_bytes() -> usize {
-    let known = SPAN.load(Ordering::Relaxed);
-    if known != 0 {
-        return known;
-    }
+/// How many addresses a heap asks for first.
+fn wanted_bytes() -> usize {
     let mut limits = libc::rlimit64 { rlim_cur: libc::RLIM64_INFINITY, rlim_max: libc::RLIM64_INFINITY };
     // SAFETY: the kernel fills in the local.
     unsafe { own!(libc::SYS_prlimit64, 0, libc::RLIMIT_AS, 0usize, &raw mut limits) };
     let part = usize::try_from(limits.rlim_cur / PART_OF_LIMIT).unwrap_or(SPAN_BYTES);
-    let bytes = part.clamp(LEAST_SPAN_BYTES, SPAN_BYTES) & !(OPENED_BYTES - 1);
-    let first = SPAN.compare_exchange(0, bytes, Ordering::Relaxed, Ordering::Relaxed);
-    first.map_or_else(|known| known, |_| bytes)
+    part.clamp(LEAST_SPAN_BYTES, SPAN_BYTES) & !(OPENED_BYTES - 1)
 }
 
 /// Granularity of making addresses usable. The kernel may charge for usable memory (`vm.overcommit_memory=2`).
@@ -59,8 +52,9 @@ pub struct Heap {
     /// The thread that holds the lock, and [`WAITED_FOR`]; 0: nobody does.
     lock: AtomicU32,
     dlmalloc: UnsafeCell<Dlmalloc<Span>>,
-    /// Start of the span; zero before the first use.
+    /// Start of the span; zero before the first use. Set after its length.
     start: AtomicUsize,
+    len: AtomicUsize,
     /// Bytes in allocated blocks.
     used: AtomicUsize,
 }
@@ -70,7 +64,8 @@ unsafe impl Sync for Heap {}
 
 /// Hands the span to dlmalloc piece by piece.
 struct Span {
-    start: UnsafeCell<usize>,
+    /// Its addresses; none before the first use.
+    all: UnsafeCell<Range<usize>>,
     taken: UnsafeCell<usize>,
     /// Bytes from the start that are readable and writable.
     open: UnsafeCell<usize>,
@@ -83,21 +78,21 @@ unsafe impl Send for Span {}
 unsafe impl dlmalloc::Allocator for Span {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         // SAFETY: the caller holds the heap's lock, so these references are exclusive.
-        let (start, taken, open) = unsafe { (&mut *self.start.get(), &mut *self.taken.get(), &mut *self.open.get()) };
-        if *start == 0 {
-            *start = reserve();
+        let (all, taken, open) = unsafe { (&mut *self.all.get(), &mut *self.taken.get(), &mut *self.open.get()) };
+        if all.start == 0 {
+            *all = reserve();
         }
-        if *start == 0 || size > span_bytes() - *taken {
+        if size > all.len() - *taken {
             return (std::ptr::null_mut(), 0, 0);
         }
         if *taken + size > *open {
             let wanted = (*taken + size).next_multiple_of(OPENED_BYTES);
-            if !make_usable(*start + *open, wanted - *open) {
+            if !make_usable(all.start + *open, wanted - *open) {
                 return (std::ptr::null_mut(), 0, 0);
             }
             *open = wanted;
         }
-        let piece = *start + *taken;
+        let piece = all.start + *taken;
         *taken += size;
         (piece as *mut u8, size, 0)
     }
@@ -127,11 +122,21 @@ unsafe impl dlmalloc::Allocator for Span {
     }
 }
 
-fn reserve() -> usize {
+/// As many addresses as can be had, up to those wanted: valgrind has fewer left for its program. Empty: too few.
+fn reserve() -> Range<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping at an address that the kernel chooses.
-    let start = unsafe { own!(libc::SYS_mmap, 0usize, span_bytes(), libc::PROT_NONE, flags, -1i32, 0usize) };
-    if start < 0 { 0 } else { start as usize }
+    let mut len = wanted_bytes();
+    loop {
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let start = unsafe { own!(libc::SYS_mmap, 0usize, len, libc::PROT_NONE, flags, -1i32, 0usize) };
+        if start > 0 {
+            return start as usize..start as usize + len;
+        }
+        len = (len / 2) & !(OPENED_BYTES - 1);
+        if len < LEAST_SPAN_BYTES {
+            return 0..0;
+        }
+    }
 }
 
 fn make_usable(addr: usize, len: usize) -> bool {
@@ -141,25 +146,27 @@ fn make_usable(addr: usize, len: usize) -> bool {
 
 impl Heap {
     const fn new() -> Heap {
-        let span = Span { start: UnsafeCell::new(0), taken: UnsafeCell::new(0), open: UnsafeCell::new(0) };
+        let span = Span { all: UnsafeCell::new(0..0), taken: UnsafeCell::new(0), open: UnsafeCell::new(0) };
         Heap {
             lock: AtomicU32::new(0),
             dlmalloc: UnsafeCell::new(Dlmalloc::new_with_allocator(span)),
             start: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
         }
     }
 
     /// Whether this heap owns the block.
     pub fn owns(&self, block: *const u8) -> bool {
-        let start = self.start.load(Ordering::Relaxed);
-        start != 0 && (block as usize).wrapping_sub(start) < span_bytes()
+        self.span().contains(&(block as usize))
     }
 
     /// The addresses of this heap.
-    pub fn span(&self) -> std::ops::Range<usize> {
-        let start = self.start.load(Ordering::Relaxed);
-        if start == 0 { 0..0 } else { start..start + span_bytes() }
+    pub fn span(&self) -> Range<usize> {
+        match self.start.load(Ordering::Acquire) {
+            0 => 0..0,
+            start => start..start + self.len.load(Ordering::Relaxed),
+        }
     }
 
     /// Bytes in allocated blocks.
@@ -169,7 +176,7 @@ impl Heap {
 
     /// Allocates a block; null if there is no memory. `align` is a power of two.
     pub fn allocate(&self, size: usize, align: usize) -> *mut u8 {
-        if size > span_bytes() {
+        if size > SPAN_BYTES {
             return std::ptr::null_mut();
         }
         // SAFETY: valid for any size and any power-of-two alignment.
@@ -193,7 +200,7 @@ impl Heap {
     /// # Safety
     /// This heap owns the block. Its old address is invalid afterwards unless the result is null.
     pub unsafe fn resize(&self, block: *mut u8, size: usize) -> *mut u8 {
-        if size > span_bytes() {
+        if size > SPAN_BYTES {
             return std::ptr::null_mut();
         }
         // SAFETY: the caller upholds this function's own contract.
@@ -212,7 +219,9 @@ impl Heap {
             let block = call(heap);
             if self.start.load(Ordering::Relaxed) == 0 {
                 // SAFETY: the lock is held.
-                self.start.store(unsafe { *heap.allocator().start.get() }, Ordering::Relaxed);
+                let all = unsafe { &*heap.allocator().all.get() };
+                self.len.store(all.len(), Ordering::Relaxed);
+                self.start.store(all.start, Ordering::Release);
             }
             block
         });

@@ -1,9 +1,10 @@
-//! Functions that Rust cannot define: `execl` and its kin, which are variadic, and those that save and restore
-//! registers, which must be entered from the caller's own frame. Their memory is faulted in first.
+//! Functions that Rust cannot define: `execl` and its kin, which are variadic; those that save and restore registers,
+//! which must be entered from the caller's own frame; and `dlopen`, which knows its caller by the return address. The
+//! memory of the first two is faulted in first.
 
 use std::ffi::{c_char, c_int, c_void};
 
-use libc::ucontext_t;
+use libc::{Lmid_t, ucontext_t};
 
 use super::process;
 use crate::calls::cover;
@@ -16,6 +17,8 @@ type Text = *const c_char;
 real!(GET = c"getcontext": fn(*mut ucontext_t) -> c_int);
 real!(SET = c"setcontext": fn(*const ucontext_t) -> c_int);
 real!(SWAP = c"swapcontext": fn(*mut ucontext_t, *const ucontext_t) -> c_int);
+real!(OPEN = c"dlopen": fn(Text, c_int) -> *mut c_void);
+real!(OPEN_IN = c"dlmopen": fn(Lmid_t, Text, c_int) -> *mut c_void);
 
 /// Runs before `getcontext`, and returns the C library's function to jump to.
 extern "C" fn before_get(context: *mut ucontext_t) -> *const c_void {
@@ -121,4 +124,53 @@ context! {
     getcontext: before_get
     setcontext: before_set
     swapcontext: before_swap
+}
+
+extern "C" fn before_open() -> *const c_void {
+    OPEN.get() as *const c_void
+}
+
+extern "C" fn before_open_in() -> *const c_void {
+    OPEN_IN.get() as *const c_void
+}
+
+/// Opens a library without RTLD_DEEPBIND: it would find the C library's functions before those of this library.
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dlopen(name: Text, how: c_int) -> *mut c_void {
+    std::arch::naked_asm!(
+        "and esi, {others}",
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {before}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "jmp rax",
+        others = const !libc::RTLD_DEEPBIND,
+        before = sym before_open,
+    )
+}
+
+/// The same in a namespace. Only the first one has this library.
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dlmopen(space: Lmid_t, name: Text, how: c_int) -> *mut c_void {
+    std::arch::naked_asm!(
+        "test rdi, rdi",
+        "jnz 2f",
+        "and edx, {others}",
+        "2:",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "call {before}",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "jmp rax",
+        others = const !libc::RTLD_DEEPBIND,
+        before = sym before_open_in,
+    )
 }

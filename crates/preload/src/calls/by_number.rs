@@ -135,6 +135,9 @@ static MERGES: AtomicBool = AtomicBool::new(false);
 /// Linux 6.10.
 const SYS_MSEAL: c_long = 462;
 
+/// Linux 4.18.
+const SYS_IO_PGETEVENTS: c_long = 333;
+
 /// Turns merging off, if the program was started with it.
 pub fn end_merging() {
     // SAFETY: takes no pointers.
@@ -312,6 +315,19 @@ fn bad_address() -> isize {
     -1
 }
 
+/// Makes a call whose last argument names the address of a signal set, and its length.
+///
+/// # Safety
+/// `named` is null or the caller's argument.
+unsafe fn with_named_set(named: usize, call: impl FnOnce(usize) -> c_long) -> c_long {
+    // SAFETY: the caller upholds this function's own contract.
+    let words = if named == 0 { None } else { unsafe { access::read(named as *const [usize; 2]) } };
+    // SAFETY: as above; the caller's set.
+    let set = words.and_then(|[at, _]| unsafe { open_set(at) });
+    let words = words.map(|[at, len]| [or_theirs(&set, at), len]);
+    call(or_theirs(&words, named))
+}
+
 /// Calls that set a signal mask, permanently or while they wait, a signal action or a signal stack.
 unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
     let &[a, b, c, d, e, f] = words;
@@ -344,14 +360,18 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
                 let len = (a as c_int).max(0) as usize;
                 let sets = [b, c, d].map(|set| Copied::new(set, len.div_ceil(64) * 8, true));
                 let limit = copied::value(e as *mut timespec);
-                // The address of the signal set, and its length.
-                let is_named = number == libc::SYS_pselect6 && f != 0;
-                let named = if is_named { access::read(f as *const [usize; 2]) } else { None };
-                let set = named.and_then(|[at, _]| open_set(at));
-                let named = named.map(|[at, len]| [or_theirs(&set, at), len]);
-                let sixth = or_theirs(&named, f);
-                let result = kernel!(number, a, sets[0].addr(), sets[1].addr(), sets[2].addr(), limit.addr(), sixth);
+                let call =
+                    |sixth| kernel!(number, a, sets[0].addr(), sets[1].addr(), sets[2].addr(), limit.addr(), sixth);
+                let result = if number == libc::SYS_pselect6 { with_named_set(f, call) } else { call(f) };
                 sets.iter().chain([&limit]).for_each(|copy| copy.bring_back(result));
+                result as isize
+            }
+            SYS_IO_PGETEVENTS => {
+                let list = copied::bytes(d as *mut u8, if c as isize > 0 { c.saturating_mul(32) } else { 0 });
+                let limit = copied::value(e as *const timespec);
+                let call = |sixth| kernel!(number, a, b, c, list.addr(), limit.addr(), sixth);
+                let result = with_named_set(f, call);
+                list.bring_back(result);
                 result as isize
             }
             libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => {

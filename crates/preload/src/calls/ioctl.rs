@@ -1,18 +1,21 @@
-//! ioctl. Its argument is faulted in. A userfaultfd of the program's own gets memory that it is to serve: such memory
-//! is no longer managed.
+//! ioctl. Its argument is faulted in. A userfaultfd of the program's own gets memory that it is to serve, and in direct
+//! mode a guest of KVM its memory, which the kernel touches whenever the guest runs: such memory is no longer managed.
 
 use std::ffi::{c_int, c_ulong, c_void};
 
+use crate::calls::access;
 use crate::calls::cover::{self, Held};
 use crate::export::{export, real};
 use crate::map::hand_over::hand_over;
-use crate::{guard, state};
+use crate::{guard, start, state};
 
 real!(IOCTL = c"ioctl": fn(c_int, c_ulong, *mut c_void) -> c_int);
 
 const UFFDIO_REGISTER: u32 = 0xc020_aa00;
 const UFFDIO_COPY: u32 = 0xc028_aa03;
 const UFFDIO_MOVE: u32 = 0xc028_aa05;
+const KVM_SET_USER_MEMORY_REGION: u32 = 0x4020_ae46;
+const KVM_SET_USER_MEMORY_REGION2: u32 = 0x40a0_ae49;
 /// The longest source of a copy that is held in RAM.
 const MOST_HELD_BYTES: usize = 4 << 20;
 
@@ -34,17 +37,25 @@ pub unsafe fn perform<R: cover::Outcome>(request: c_ulong, argument: *const c_vo
 /// # Safety
 /// As [`perform`].
 unsafe fn prepare(request: u32, argument: *const c_void) -> Option<Held> {
-    if !matches!(request, UFFDIO_REGISTER | UFFDIO_COPY | UFFDIO_MOVE) || argument.is_null() || guard::inside() {
+    let is_guest = matches!(request, KVM_SET_USER_MEMORY_REGION | KVM_SET_USER_MEMORY_REGION2);
+    let is_known = is_guest || matches!(request, UFFDIO_REGISTER | UFFDIO_COPY | UFFDIO_MOVE);
+    if !is_known || argument.is_null() || guard::inside() {
         return None;
     }
+    if is_guest {
+        start::now(); // the memory may not be adopted later
+    }
     state::space()?;
-    // SAFETY: these requests take a structure that begins with three words at least. Reading it faults it in.
-    let [first, second, third] = unsafe { argument.cast::<[usize; 3]>().read_unaligned() };
+    // SAFETY: these requests take a structure that begins with four words at least. Reading it faults it in.
+    let [first, second, third, fourth] = unsafe { access::read(argument.cast::<[usize; 4]>()) }?;
     match request {
+        KVM_SET_USER_MEMORY_REGION | KVM_SET_USER_MEMORY_REGION2 if state::direct() => {
+            hand_over(&(fourth..fourth.saturating_add(third)));
+        }
         UFFDIO_REGISTER => hand_over(&(first..first.saturating_add(second))),
         UFFDIO_MOVE => hand_over(&(second..second.saturating_add(third))),
         // The kernel reads the source.
-        _ if state::direct() => return Some(Held::new(second, third.min(MOST_HELD_BYTES))),
+        UFFDIO_COPY if state::direct() => return Some(Held::new(second, third.min(MOST_HELD_BYTES))),
         _ => {}
     }
     None

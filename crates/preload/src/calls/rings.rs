@@ -467,12 +467,10 @@ unsafe fn submit(words: &Words) -> isize {
             };
             ranges.push(at as usize..at as usize + size_of::<[u64; 8]>());
             let (what, addr, len) = (request[2] as u16, request[3] as usize, request[4] as usize);
-            let _guard = guard::enter();
             match what {
                 7 | 8 => ring_requests::add_list(&mut ranges, addr, len),
                 _ => ranges.push(addr..addr.saturating_add(len)),
             }
-            drop(_guard);
             ranges.retain(|range| cover::needed(range.start, range.len()));
             let nr_ranges = ranges.len();
             let own: Vec<Hold> = ranges.iter().map_while(Hold::new).collect();

@@ -16,8 +16,8 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
+use folioswap_sys::{sigbus, static_tls};
 use libc::{sighandler_t, siginfo_t, ucontext_t};
 
 use crate::calls::dispatch;
@@ -98,6 +98,8 @@ struct Landing {
 
 /// Copies the frame to the stack on which the handler is to run.
 extern "C" fn land(signal: c_int, frame: usize, context: &mut ucontext_t) -> Landing {
+    // SAFETY: the kernel's own context.
+    unsafe { sigbus::permit_unaligned(context) };
     let noted = noted(signal);
     // SAFETY: the kernel's frame, which this handler alone uses.
     let frame = unsafe { settled_blocked(frame, context, is_plain_here(noted, frame)) };
