@@ -249,3 +249,21 @@ fn random_words_at_every_size() {
         assert!(words.iter().eq(shadow.iter()), "{size}");
     }
 }
+
+/// Two streams in step, as in `t += c`. The part of one that is in RAM stays there, and the other passes by.
+#[test]
+fn a_stream_leaves_in_ram_what_another_finds_there() {
+    let arena = builder(96).device(DeviceSpec::Ram { size: 512 << 20 }).build().unwrap();
+    let [mut c, mut t] = [(); 2].map(|()| arena.map(96 * MIB).unwrap());
+    fill(&mut c);
+    fill(&mut t);
+    let pages = 0..96 * MIB / PAGE;
+    for page in pages.clone() {
+        check(&c, page..page + 1);
+        check(&t, page..page + 1);
+    }
+    let before = arena.stats().swapped_in_bytes;
+    check(&t, pages);
+    let read = (arena.stats().swapped_in_bytes - before) as usize;
+    assert!(read < 64 * MIB, "{} MiB of 96 were read again", read / MIB);
+}

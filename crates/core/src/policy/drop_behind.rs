@@ -5,8 +5,7 @@
 //! this is off until streams have passed a whole budget of folios, and off again when dropped folios refault. After
 //! each such mistake it waits for twice as many folios.
 //!
-//! Only what was swapped in is dropped ([`Stay`]). What was in RAM when the stream came stays for its next round, and
-//! what a stream fills is likely to be read soon.
+//! Of what a stream finds, only what was swapped in is dropped ([`Stay`]): the rest stays for its next round.
 //!
 //! **Locking.** One mutex, a leaf; nothing allocates.
 
@@ -32,8 +31,9 @@ pub enum Stay {
 #[derive(Default)]
 struct Record {
     on: bool,
-    /// Folios passed since it last went on or off.
+    /// Folios passed since it last went on or off, and how many of them were in RAM before.
     passed: usize,
+    kept: usize,
     refaults: usize,
     /// Log2 of the number of budgets to be passed before it goes on.
     doubled: u32,
@@ -56,9 +56,21 @@ impl DropBehind {
         let mut record = lock(&self.record);
         record.passed = record.passed.saturating_add(nr_folios);
         if !record.on && record.passed >= budget_folios.max(1).saturating_mul(1 << record.doubled) {
-            (record.on, record.passed, record.refaults) = (true, 0, 0);
+            *record = Record { on: true, doubled: record.doubled, ..Record::default() };
         }
         record.on
+    }
+
+    /// Records that so many of the passed folios were in RAM before the stream came.
+    pub fn kept(&self, nr_folios: usize) {
+        lock(&self.record).kept += nr_folios;
+    }
+
+    /// Whether eviction by age would have kept a folio that was dropped: since then, `nr_left` pages have left RAM, which
+    /// holds `ram_pages`. What streams find in RAM passes without any page that leaves.
+    pub fn left_early(&self, nr_left: usize, ram_pages: usize) -> bool {
+        let record = lock(&self.record);
+        nr_left * record.passed < ram_pages * record.passed.saturating_sub(record.kept)
     }
 
     /// Records that a folio dropped behind a stream was touched again while still in RAM, or so soon that eviction by
@@ -70,8 +82,8 @@ impl DropBehind {
         }
         record.refaults += 1;
         if record.refaults >= REFAULTS_MIN.max(record.passed / 8) {
-            (record.on, record.passed, record.refaults) = (false, 0, 0);
-            record.doubled = (record.doubled + 1).min(BUDGETS_MAX.ilog2());
+            let doubled = (record.doubled + 1).min(BUDGETS_MAX.ilog2());
+            *record = Record { doubled, ..Record::default() };
         }
     }
 
@@ -120,6 +132,17 @@ mod tests {
             assert!(!drop_behind.is_on());
             needed = (needed * 2).min(100 * BUDGETS_MAX);
         }
+    }
+
+    #[test]
+    fn folios_that_age_would_not_have_kept_did_not_leave_early() {
+        let drop_behind = DropBehind::new();
+        drop_behind.passed(100, 100);
+        drop_behind.passed(120, 100);
+        assert!(drop_behind.left_early(99, 100) && !drop_behind.left_early(100, 100));
+        // A stream goes round and round through 1.2 times the RAM, and finds five sixths of it there.
+        drop_behind.kept(100);
+        assert!(drop_behind.left_early(16, 100) && !drop_behind.left_early(20, 100));
     }
 
     #[test]

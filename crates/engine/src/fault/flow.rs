@@ -338,26 +338,31 @@ impl<'e> Fault<'e> {
                 cpu: current_cpu(),
             });
         }
-        if drops {
-            drop_passed(self.engine, advice.behind);
+        // Memory that is filled is likely to be read soon. It is dropped only for the sake of pages in use.
+        let filled = kind == FaultKind::FirstTouch;
+        if drops && (!filled || self.engine.ram().has_pages_in_use()) {
+            drop_passed(self.engine, advice.behind, if filled { Stay::Kept } else { Stay::SwappedIn });
         }
     }
 }
 
-/// Makes the folios that were swapped in, and that a stream has passed, the next ones to be reclaimed.
-fn drop_passed(engine: &Engine, behind: std::ops::Range<BlockId>) {
+/// Makes the folios of this kind that a stream has passed the next ones to be reclaimed.
+fn drop_passed(engine: &Engine, behind: std::ops::Range<BlockId>, stay: Stay) {
+    let mut nr_kept = 0;
     for index in behind.start.index()..behind.end.index() {
         let Some(mut block) = engine.try_lock(BlockId::from_index(index)) else { continue };
         if block.pinned {
             continue;
         }
+        nr_kept += usize::from(matches!(block.state(0), State::Resident(_)) && block.folio(0).stay != Stay::SwappedIn);
         for index in 0..block.nr_folios() {
             if let State::Resident(frame) = block.state(index)
-                && block.folio(index).stay == Stay::SwappedIn
+                && block.folio(index).stay == stay
             {
                 block.folio_mut(index).stay = Stay::Dropped;
                 engine.ram().zone(frame).insert_tail(frame, List::Inactive);
             }
         }
     }
+    engine.policy().note_kept(nr_kept);
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use folioswap_core::{FrameId, List, NodeId, Order, PAGE_SIZE, Zone, Zones};
+use folioswap_core::{FrameId, List, NodeId, Order, PAGE_SIZE, Size, Zone, Zones};
 use folioswap_sys::pagemap::{Pagemap, Scan};
 
 use crate::config::error::Error;
@@ -19,6 +19,9 @@ use crate::memory::zones::Zoning;
 use crate::process::cpu::{self, current_cpu};
 use crate::process::shared_stats::StatsHome;
 use crate::process::wakeup::Event;
+
+/// Share of RAM from which small folios on the active list are worth protection.
+const IN_USE_SHARE: usize = 16;
 
 /// An arena's RAM.
 pub(crate) struct Ram {
@@ -224,6 +227,11 @@ impl Ram {
 
     pub fn mapped_bytes(&self) -> u64 {
         (self.nr_mapped.load(Ordering::Relaxed) * PAGE_SIZE) as u64
+    }
+
+    /// Whether small folios that are touched again and again take a good part of RAM.
+    pub fn has_pages_in_use(&self) -> bool {
+        self.zones.class_counts(Size::Small).active >= self.zones.counts().limit / IN_USE_SHARE
     }
 
     /// Counts pages that leave RAM. Returns the count before; it wraps.

@@ -65,12 +65,11 @@ impl Policy {
         SwapIn::from_number(self.swap_in.load(Ordering::Relaxed))
     }
 
-    /// Notes that a folio is swapped in, and judges whether it was right to drop it, if a stream did. It was wrong if
-    /// fewer pages have left RAM since than RAM holds, because eviction by age would have kept the folio.
+    /// Notes that a folio is swapped in, and judges whether it was right to drop it, if a stream did.
     pub fn note_swap_in(&self, block: &mut Locked<'_>, index: usize, ram: &Ram) {
         if std::mem::replace(&mut block.folio_mut(index).stay, Stay::SwappedIn) == Stay::Dropped {
             let since = ram.nr_evictions().wrapping_sub(block.left_at);
-            if (since as usize) < ram.zones().counts().limit {
+            if self.drop_behind.left_early(since as usize, ram.zones().counts().limit) {
                 self.refaulted();
             }
         }
@@ -149,6 +148,11 @@ impl Policy {
     /// Records the first touch of a neighbour.
     pub fn used_neighbour(&self, locked: &Locked<'_>) {
         self.neighbours.used(locked.id());
+    }
+
+    /// Notes that a stream has found so many blocks in RAM.
+    pub fn note_kept(&self, nr_blocks: usize) {
+        self.drop_behind.kept(nr_blocks);
     }
 
     /// A folio that was dropped behind a stream was needed again.
