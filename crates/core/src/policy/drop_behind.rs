@@ -66,8 +66,8 @@ impl DropBehind {
         lock(&self.record).kept += nr_folios;
     }
 
-    /// Whether eviction by age would have kept a folio that was dropped: `nr_left` pages have left RAM since, which holds
-    /// `ram_pages`. While streams pass what they find in RAM, none leaves.
+    /// Whether eviction by age would have kept a folio that was dropped: `nr_left` pages have left RAM since, which
+    /// holds `ram_pages`. While streams pass what they find in RAM, none leaves.
     pub fn left_early(&self, nr_left: usize, ram_pages: usize) -> bool {
         let record = lock(&self.record);
         nr_left * record.passed < ram_pages * record.passed.saturating_sub(record.kept)
