@@ -344,6 +344,18 @@ fn columns_of_a_picture_that_was_filled_by_lines() {
     }
 }
 
+/// A matrix is read by lines of pages and written by columns, so each block of the other one fills slowly.
+#[test]
+fn a_transpose_by_pages() {
+    const LINE: usize = 64;
+    let half = RAM * 2 * PAGES;
+    let nr_lines = half / LINE;
+    let steps = (0..nr_lines).flat_map(move |line| {
+        (0..LINE).flat_map(move |column| [line * LINE + column, half + column * nr_lines + line])
+    });
+    check("transpose", RAM * 4, touches(steps));
+}
+
 #[test]
 fn rows_of_every_length_at_random_places() {
     let mut rng = rng(9);

@@ -514,8 +514,8 @@ impl OrderChoice {
             verdict => record.trusted(block, verdict == Verdict::Dense && fresh),
         };
         if choice != Choice::Whole {
-            let (enough, run) = (enough(pressure), if is_split { history.run } else { 0 });
-            *history = History { since: record.now as u16, touches: 1, enough, run, ..*history };
+            // Rows of an earlier lifetime say nothing: a block that fills slowly is not streamed through.
+            *history = History { since: record.now as u16, touches: 1, enough: enough(pressure), run: 0, ..*history };
         }
         choice
     }
