@@ -496,7 +496,11 @@ impl OrderChoice {
         record.expire(lifetime);
         let is_split = nr_folios > 1;
         if is_split && history.enough > 0 {
-            let age = (record.now as u16).wrapping_sub(history.since);
+            let mut age = (record.now as u16).wrapping_sub(history.since);
+            if history.continues(index) && history.run >= ROW {
+                age /= 2; // a block that is touched again so soon would have stayed in RAM as a whole
+                history.since = (record.now as u16).wrapping_sub(age);
+            }
             if u32::from(age) <= lifetime {
                 return touched_part(&mut record, block, history, (nr_folios, index));
             }
@@ -647,8 +651,9 @@ mod tests {
     /// Each thread walks through its own blocks. They fault by turns; what was read ahead takes no turn.
     #[test]
     fn streams_of_many_threads_come_back_whole_all_but_a_few() {
-        for nr_threads in [1, 2, 4, 8, 16, 32] {
+        for (nr_threads, budget_blocks) in [(1, 64), (2, 64), (4, 64), (8, 64), (16, 128), (16, 256), (32, 256)] {
             let mut machine = Machine::new(2048);
+            machine.pressure.budget_blocks = budget_blocks;
             let each = 2048 / nr_threads;
             let mut at: Vec<(usize, usize)> = (0..nr_threads).map(|thread| (thread * each, 0)).collect();
             let mut faults = 0;
