@@ -312,6 +312,8 @@ impl Belief {
 
 struct Record {
     now: u32,
+    /// The ticks of faults alone, by which samples age.
+    nr_faults: u32,
     /// The blocks of the last faults, a ring, and where the latest is.
     recent: [Option<BlockId>; RECENT_MAX],
     latest: usize,
@@ -327,6 +329,7 @@ impl Record {
     fn new() -> Self {
         Record {
             now: 0,
+            nr_faults: 0,
             recent: [None; RECENT_MAX],
             latest: 0,
             all: Belief::ALL,
@@ -341,6 +344,7 @@ impl Record {
         let recent = &self.recent[..pressure.budget_blocks.clamp(RECENT_MIN, RECENT_MAX)];
         if !recent.contains(&Some(block)) {
             self.now = self.now.wrapping_add(1);
+            self.nr_faults = self.nr_faults.wrapping_add(1);
         }
         self.latest = (self.latest + 1) % recent.len();
         self.recent[self.latest] = Some(block);
@@ -368,7 +372,7 @@ impl Record {
 
     /// Gives a sample in use more time.
     fn refresh(&mut self, block: BlockId) {
-        let now = self.now;
+        let now = self.nr_faults;
         if let Some(sample) = self.samples.iter_mut().flatten().find(|sample| sample.block == block && !sample.is_probe)
         {
             sample.since = now;
@@ -379,7 +383,7 @@ impl Record {
     fn expire(&mut self, lifetime: u32) {
         for index in 0..SAMPLES {
             if let Some(sample) = self.samples[index]
-                && self.now.wrapping_sub(sample.since) > if sample.is_probe { lifetime } else { PATIENCE }
+                && self.nr_faults.wrapping_sub(sample.since) > if sample.is_probe { lifetime } else { PATIENCE }
             {
                 self.samples[index] = None;
                 if !sample.is_probe {
@@ -391,7 +395,7 @@ impl Record {
 
     /// Begins a sample, in place of the oldest if there are many.
     fn begin_sample(&mut self, block: BlockId, is_probe: bool) {
-        let now = self.now;
+        let now = self.nr_faults;
         let age = |sample: &Option<Sample>| sample.map_or(u32::MAX, |sample| now.wrapping_sub(sample.since));
         if let Some(place) = self.samples.iter_mut().max_by_key(|sample| age(sample)) {
             *place = Some(Sample { block, since: now, is_probe });
@@ -497,7 +501,7 @@ impl OrderChoice {
         let is_split = nr_folios > 1;
         if is_split && history.enough > 0 {
             let mut age = (record.now as u16).wrapping_sub(history.since);
-            if history.continues(index) && history.run >= ROW {
+            if history.continues(index) {
                 age /= 2; // a block that is touched again so soon would have stayed in RAM as a whole
                 history.since = (record.now as u16).wrapping_sub(age);
             }
