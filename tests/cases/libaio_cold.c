@@ -50,7 +50,8 @@ static int perform(aio_context_t context, int what, int fd, int way) {
     *at.list = at.request;
     at.buffers[0] = (struct iovec){at.first, LEN};
     at.buffers[1] = (struct iovec){at.second, LEN};
-    *at.request = (struct iocb){.aio_lio_opcode = what, .aio_fildes = fd, .aio_buf = (uintptr_t)at.buffers, .aio_nbytes = 2};
+    *at.request = (struct iocb){.aio_lio_opcode = what, .aio_fildes = fd, .aio_nbytes = 2};
+    at.request->aio_buf = (uintptr_t)at.buffers;
     *at.limit = (struct timespec){10, 0};
     at.named->set = at.set;
     at.named->len = 8;

@@ -762,6 +762,18 @@ mod tests {
     }
 
     #[test]
+    fn a_row_of_which_nothing_was_read_goes_on_with_the_next_fault() {
+        let mut history = History::default();
+        for index in 0..3 {
+            history.note(index, 512);
+        }
+        let ahead = history.ahead(3, 512);
+        history.note(3, 512);
+        history.note_ahead(ahead.first(0));
+        assert_eq!(history.ahead(4, 512).iter().collect::<Vec<_>>(), [5, 6, 7, 8, 9]);
+    }
+
+    #[test]
     fn two_structures_are_used_in_their_own_ways() {
         let mut machine = Machine::new(1024);
         for at in 0..20_000 {

@@ -354,7 +354,7 @@ fn drop_passed(engine: &Engine, behind: std::ops::Range<BlockId>, stay: Stay) {
         if block.pinned {
             continue;
         }
-        nr_kept += usize::from(matches!(block.state(0), State::Resident(_)) && block.folio(0).stay != Stay::SwappedIn);
+        nr_kept += usize::from(matches!(block.state(0), State::Resident(_)) && block.folio(0).stay != stay);
         for index in 0..block.nr_folios() {
             if let State::Resident(frame) = block.state(index)
                 && block.folio(index).stay == stay

@@ -14,7 +14,7 @@ use folioswap_core::policy::readahead::FIRST_WINDOW;
 use crate::config::swap_in_policy::SwapIn;
 use crate::memory::ram::Ram;
 
-/// Longest readahead window, in bytes: 8 huge pages in flight keep a disk busy.
+/// Longest readahead window, in bytes: two windows of 4 huge pages in flight keep a disk busy.
 const WINDOW_BYTES: usize = 8 << 20;
 
 /// The policies of an arena.
