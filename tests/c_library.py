@@ -95,6 +95,16 @@ def header_agrees_with_cbindgen():
     print(f"{'FAIL' if differ or functions < 20 else 'PASS'} the header is cbindgen's: {functions} functions", flush=True)
 
 
+# The packages of Debian 12 with AddressSanitizer's runtime.
+RUNTIMES = {"gcc": "libgcc-12-dev", "clang": "libclang-rt-14-dev"}
+
+
+def has_sanitizer(compiler, scratch):
+    """Whether the compiler links programs with AddressSanitizer. Its runtime is a package of its own."""
+    command = [compiler, "-fsanitize=address", "-x", "c", "-", "-o", os.path.join(scratch, "sanitized")]
+    return subprocess.run(command, input=b"int main(void) { return 0; }", stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
 def with_compiler(compiler, prefix, scratch):
     """Compiles and runs everything by one C compiler and its C++ compiler."""
     plus = {"gcc": "g++", "clang": "clang++"}[compiler]
@@ -115,7 +125,12 @@ def with_compiler(compiler, prefix, scratch):
         builds.append(("jemalloc", [compiler, "-std=c11", *flags, f"{examples}/jemalloc.c"], ["-ljemalloc", *shared], [[]]))
     else:
         print("SKIP jemalloc: not installed (apt-get install libjemalloc-dev)")
+    has_asan = has_sanitizer(compiler, scratch)
+    if not has_asan:
+        print(f"SKIP {compiler}: AddressSanitizer's runtime is missing (apt-get install {RUNTIMES[compiler]})")
     for name, command, libraries, runs in builds:
+        if name.endswith("-asan") and not has_asan:
+            continue
         program = os.path.join(scratch, f"{name}-{compiler}")
         if run(f"{compiler}: {name} compiles", [*command, "-o", program, *libraries]) is None:
             continue
