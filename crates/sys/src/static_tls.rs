@@ -24,6 +24,24 @@ unsafe impl<A: Zeroed, B: Zeroed> Zeroed for (A, B) {}
 // SAFETY: as above: no stack.
 unsafe impl Zeroed for libc::stack_t {}
 
+/// The calling thread's pointer to its own storage.
+#[cfg(target_arch = "x86_64")]
+#[must_use]
+pub fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: the first word that the thread pointer names is the pointer itself.
+    unsafe { std::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) pointer, options(nostack, readonly)) };
+    pointer
+}
+
+/// The calling thread's pointer to its own storage.
+#[cfg(not(target_arch = "x86_64"))]
+#[must_use]
+pub fn thread_pointer() -> usize {
+    // SAFETY: it always succeeds. The C library's record of the thread lies there.
+    unsafe { libc::pthread_self() as usize }
+}
+
 /// Room for one variable.
 pub const MOST_BYTES: usize = 24;
 

@@ -6,7 +6,8 @@ use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use folioswap::RawSpace;
+use folioswap::{RangeSet, RawSpace};
+use folioswap_sys::static_tls;
 
 use crate::alloc::heap::{ORDINARY, PRIVATE};
 use crate::map::mapping::{PAGE_BYTES, manage};
@@ -24,7 +25,33 @@ pub fn find() -> Vec<Range<usize>> {
     let own = [own_object(), PRIVATE.span(), ORDINARY.span()];
     let is_own = |range: &Range<usize>| own.iter().any(|own| range.start < own.end && own.start < range.end);
     let text = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    text.lines().filter_map(nameless).filter(|range| range.len() >= LEAST_BYTES && !is_own(range)).collect()
+    let mut found = RangeSet::new();
+    text.lines().filter_map(nameless).filter(|range| !is_own(range)).for_each(|range| found.add(range));
+    found.remove(of_thread());
+    found.iter().filter(|range| range.len() >= LEAST_BYTES).collect()
+}
+
+/// The pages of the calling thread's static thread-local storage, and of the C library's record behind it. The kernel
+/// writes there (rseq, robust mutexes) without waiting for a missing page. It may have merged them with a neighbour.
+fn of_thread() -> Range<usize> {
+    /// Of the record, with room for longer ones.
+    const RECORD_BYTES: usize = 8 << 10;
+    /// Where the C library does not say how large the storage is.
+    const USUAL_BYTES: usize = 64 << 10;
+    let pointer = static_tls::thread_pointer();
+    // SAFETY: a C string. Any thread may call dlsym. The function that has this name writes two sizes.
+    let storage = unsafe {
+        let (mut size, mut alignment) = (USUAL_BYTES, 0);
+        let function = libc::dlsym(libc::RTLD_DEFAULT, c"_dl_get_tls_static_info".as_ptr());
+        if !function.is_null() {
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut usize, *mut usize)>(function)(
+                &raw mut size,
+                &raw mut alignment,
+            );
+        }
+        size
+    };
+    (pointer - storage) & !(PAGE_BYTES - 1)..(pointer + RECORD_BYTES).next_multiple_of(PAGE_BYTES)
 }
 
 /// The addresses of a mapping without a file or a name that is readable and writable.
