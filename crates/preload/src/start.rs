@@ -149,7 +149,7 @@ pub fn begin_child() {
 /// Called before something for which the engine must run: starts it, unless it runs or is not wanted. If that fails,
 /// says so, and the program goes on without it.
 pub fn now() {
-    if state::phase() != Phase::Waiting || guard::inside() || own_process() != PROCESS.load(Ordering::Relaxed) {
+    if state::phase() != Phase::Waiting || guard::inside() || !is_own_process() {
         return;
     }
     let _guard = guard::enter();
@@ -174,6 +174,11 @@ pub fn never(why: &str) {
 }
 
 /// The id of the process, also in a child that shares its parent's memory.
+/// Whether this is the process that waited: not a child that shares its memory until it executes a program.
+pub fn is_own_process() -> bool {
+    own_process() == PROCESS.load(Ordering::Relaxed)
+}
+
 fn own_process() -> u32 {
     // SAFETY: takes no pointers.
     unsafe { own!(libc::SYS_getpid) as u32 }

@@ -40,6 +40,19 @@ pub fn place_apart(len: usize) -> usize {
     PLACES.start + (first + taken) % PLACES.len()
 }
 
+static RESERVED_BYTES: AtomicUsize = AtomicUsize::new(0);
+static WRITABLE_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of all reservations.
+pub fn reserved_bytes() -> usize {
+    RESERVED_BYTES.load(Ordering::Relaxed)
+}
+
+/// Bytes of them that were made writable, those of reservations that are gone included.
+pub fn writable_bytes() -> usize {
+    WRITABLE_BYTES.load(Ordering::Relaxed)
+}
+
 /// Reserved addresses, without memory and without access until [`Reservation::protect_rw`]. Unmapped on drop.
 #[derive(Debug)]
 pub struct Reservation {
@@ -88,6 +101,7 @@ impl Reservation {
                 let _ = unsafe { unmap(addr, len) };
             }
         }
+        RESERVED_BYTES.fetch_add(len, Ordering::Relaxed);
         Ok(Reservation { addr, len })
     }
 
@@ -119,6 +133,7 @@ impl Reservation {
     /// If the part lies outside.
     pub fn protect_rw(&self, part: Range<usize>) -> io::Result<()> {
         self.assert_has(&part);
+        WRITABLE_BYTES.fetch_add(part.len(), Ordering::Relaxed);
         // SAFETY: a part of this reservation (asserted), which `self` keeps mapped. Granting access takes nothing away.
         unsafe { protect(part.start, part.len(), libc::PROT_READ | libc::PROT_WRITE) }
     }
@@ -153,6 +168,7 @@ impl Drop for Reservation {
         // SAFETY: this reservation owns the range, and holders of references into it keep the reservation alive. After
         // a failure it stays mapped, which harms nobody.
         let _ = unsafe { unmap(self.addr, self.len) };
+        RESERVED_BYTES.fetch_sub(self.len, Ordering::Relaxed);
     }
 }
 

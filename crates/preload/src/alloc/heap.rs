@@ -47,6 +47,18 @@ pub static PRIVATE: Heap = Heap::new();
 /// The program's ordinary heap.
 pub static ORDINARY: Heap = Heap::new();
 
+/// Bytes of both that are readable and writable.
+static OPENED_SO_FAR: AtomicUsize = AtomicUsize::new(0);
+
+pub fn opened_bytes() -> usize {
+    OPENED_SO_FAR.load(Ordering::Relaxed)
+}
+
+/// Addresses of both.
+pub fn reserved_bytes() -> usize {
+    PRIVATE.span().len() + ORDINARY.span().len()
+}
+
 /// A heap in one span of addresses.
 pub struct Heap {
     /// The thread that holds the lock, and [`WAITED_FOR`]; 0: nobody does.
@@ -90,6 +102,7 @@ unsafe impl dlmalloc::Allocator for Span {
             if !make_usable(all.start + *open, wanted - *open) {
                 return (std::ptr::null_mut(), 0, 0);
             }
+            OPENED_SO_FAR.fetch_add(wanted - *open, Ordering::Relaxed);
             *open = wanted;
         }
         let piece = all.start + *taken;

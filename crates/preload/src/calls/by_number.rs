@@ -14,7 +14,7 @@ use super::{io, ioctl, messages, numbers, process, references, remote, rings, ve
 use crate::calls::access::{self, Access};
 use crate::calls::copied::{self, Copied};
 use crate::calls::cover::{self, Pieces};
-use crate::calls::{clones, dispatch, filters, rights};
+use crate::calls::{clones, dispatch, filters, limits, rights};
 use crate::export::export;
 use crate::faults::{masks, robust, signals, threads};
 use crate::map::hand_over::hand_over;
@@ -81,6 +81,9 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
         }
         if let Some(result) = remote::by_number(number, words) {
             return if result < 0 { -(state::errno() as isize) } else { result };
+        }
+        if let Some(result) = limits::by_number(number, words) {
+            return result;
         }
         match number {
             libc::SYS_exit => {

@@ -14,6 +14,7 @@ pub mod dispatch;
 pub mod filters;
 mod io;
 mod ioctl;
+pub mod limits;
 mod lookups;
 mod messages;
 pub mod mirrored;

@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_long};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap_sys::kept;
-use libc::{gid_t, rlimit, size_t, uid_t};
+use libc::{gid_t, size_t, uid_t};
 
 use crate::calls::by_number::syscall;
 use crate::calls::{copied, mirrored};
@@ -143,34 +143,6 @@ export! {
     fn setns(fd: c_int, kind: c_int) -> c_int {
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { syscall(libc::SYS_setns, fd as usize, kind as usize, 0, 0, 0, 0) as c_int }
-    }
-}
-
-export! {
-    fn setrlimit(what: c_int, limit: *const rlimit) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged. As the C library, it uses the newer call.
-        unsafe { syscall(libc::SYS_prlimit64, 0, what as usize, limit as usize, 0, 0, 0) as c_int }
-    }
-}
-
-export! {
-    fn setrlimit64(what: c_int, limit: *const rlimit) -> c_int {
-        // SAFETY: the same on 64-bit machines.
-        unsafe { setrlimit(what, limit) }
-    }
-}
-
-export! {
-    fn prlimit(pid: c_int, what: c_int, limit: *const rlimit, before: *mut rlimit) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { syscall(libc::SYS_prlimit64, pid as usize, what as usize, limit as usize, before as usize, 0, 0) as c_int }
-    }
-}
-
-export! {
-    fn prlimit64(pid: c_int, what: c_int, limit: *const rlimit, before: *mut rlimit) -> c_int {
-        // SAFETY: the same on 64-bit machines.
-        unsafe { prlimit(pid, what, limit, before) }
     }
 }
 

@@ -11,8 +11,8 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use libc::{
     clockid_t, dev_t, epoll_event, gid_t, itimerspec, itimerval, mode_t, mq_attr, mqd_t, nfds_t, off_t, off64_t, pid_t,
-    pollfd, rlimit, rusage, sched_param, siginfo_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, timex,
-    uid_t, utimbuf, utsname,
+    pollfd, rusage, sched_param, siginfo_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, timex, uid_t,
+    utimbuf, utsname,
 };
 
 use crate::calls::copied::{Argument, calls};
@@ -93,7 +93,6 @@ calls! {
     fn arch_prctl, __arch_prctl = SYS_arch_prctl(what: c_int, at: *mut c_ulong = unknown(8)) -> c_int;
     fn semctl = SYS_semctl(set: c_int, number: c_int, what: c_int, at: *mut c_void = unknown(UNKNOWN_BYTES)) -> c_int;
     fn getrusage = SYS_getrusage(who: c_int, usage: *mut rusage = value) -> c_int;
-    fn getrlimit, getrlimit64 = SYS_getrlimit(what: c_int, limit: *mut rlimit = value) -> c_int;
     fn sysinfo = SYS_sysinfo(about: *mut libc::sysinfo = value) -> c_int;
     fn uname = SYS_uname(about: *mut utsname = value) -> c_int;
     fn getdents64 = SYS_getdents64(fd: c_int, buffer: *mut c_void = bytes(len), len: size_t) -> ssize_t;

@@ -15,7 +15,7 @@ use folioswap_sys::sigbus::{self, Handled};
 use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
 use crate::calls::access::{self, Access};
-use crate::calls::{clones, dispatch};
+use crate::calls::{clones, dispatch, limits};
 use crate::export::{export, real};
 use crate::faults::{masks, signal_stack, small_stack, threads};
 use crate::real::{kernel, own};
@@ -164,6 +164,7 @@ fn set_chained(signal: c_int, action: Action) {
 /// Makes a call that executes a program, which is to ignore and block what this one does, as far as the program knows.
 /// Until it has, or has failed, the signals of faults do not work: only where no other thread needs them.
 pub fn inherited<R>(call: impl FnOnce() -> R) -> R {
+    let _limits = limits::inherited(clones::has_one_thread);
     let blocked = held_signals::blocked() & ours_mask();
     let ignored = ours().iter().copied().filter(|&signal| chained(signal).sa_sigaction == libc::SIG_IGN);
     let ignored = ignored.fold(0u64, |bits, signal| bits | 1 << (signal - 1));

@@ -1,0 +1,208 @@
+//! Limits of addresses and of data (RLIMIT_AS, RLIMIT_DATA) that the program sets itself. The engine's memory counts
+//! in them too. So the kernel gets the program's limit and the engine's share, and the program reads its own.
+//!
+//! A limit from before the program began is not changed: the engine reserves what it permits.
+
+use std::ffi::{c_int, c_long};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use folioswap_sys::memory;
+use libc::{RLIM64_INFINITY, rlimit, rlimit64};
+
+use crate::alloc::heap;
+use crate::calls::access::{self, Access};
+use crate::calls::by_number::syscall;
+use crate::calls::rights;
+use crate::export::export;
+use crate::real::{own, own_result};
+use crate::{guard, start, state};
+
+/// Room for what the engine makes later.
+const SLACK_BYTES: u64 = 32 << 20;
+
+/// Two limits of one kind, the soft one and the hard one.
+type Limits = [u64; 2];
+
+/// A limit that the program has set.
+#[derive(Clone, Copy)]
+struct Set {
+    what: u32,
+    /// The engine's share when it was first set; 0: it was not. It stays, so that the hard limit may be set again.
+    share: u64,
+    /// As the program set it, and as the kernel has it.
+    theirs: Limits,
+    kernels: Limits,
+}
+
+/// The place of one. Signal handlers and vfork children come here too, so there is no lock.
+struct Place {
+    what: u32,
+    words: [AtomicU64; 5],
+}
+
+static PLACES: [Place; 2] = [Place::new(libc::RLIMIT_AS), Place::new(libc::RLIMIT_DATA)];
+
+impl Place {
+    const fn new(what: u32) -> Self {
+        Place { what, words: [const { AtomicU64::new(0) }; 5] }
+    }
+
+    fn get(&self) -> Set {
+        let [share, soft, hard, kernels_soft, kernels_hard] =
+            std::array::from_fn(|index| self.words[index].load(Ordering::Relaxed));
+        Set { what: self.what, share, theirs: [soft, hard], kernels: [kernels_soft, kernels_hard] }
+    }
+
+    fn set(&self, set: Set) {
+        let words = [set.share, set.theirs[0], set.theirs[1], set.kernels[0], set.kernels[1]];
+        self.words.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
+    }
+}
+
+/// The call, if it is about such a limit of this process. A vfork child's own limits are passed on as they are.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn by_number(number: c_long, words: &[usize; 6]) -> Option<isize> {
+    let (what, new, old) = match number {
+        libc::SYS_setrlimit => (words[0], words[1], 0),
+        libc::SYS_getrlimit => (words[0], 0, words[1]),
+        libc::SYS_prlimit64 if words[0] == 0 || words[0] as u32 == std::process::id() => (words[1], words[2], words[3]),
+        _ => return None,
+    };
+    let place = PLACES.iter().find(|place| place.what == what as u32)?;
+    if guard::inside() || !start::is_own_process() {
+        return None;
+    }
+    if new != 0 {
+        rights::before(number, words);
+    }
+    let fault = Some(-(libc::EFAULT as isize));
+    // SAFETY: the caller's limits, which the kernel would read.
+    let theirs = unsafe { access::read(new as *const Limits) };
+    if new != 0 && theirs.is_none() || old != 0 && !access::is_open(old, size_of::<Limits>(), Access::Write) {
+        return fault;
+    }
+    let (result, before) = change(place, theirs);
+    if result >= 0 && old != 0 {
+        // SAFETY: the caller's limits, which may be written. They need not be aligned.
+        unsafe { (old as *mut Limits).write_unaligned(before) };
+    }
+    Some(result)
+}
+
+/// Sets a limit, if one is given. Returns the kernel's result, and what the program's limit was before.
+fn change(place: &Place, theirs: Option<Limits>) -> (isize, Limits) {
+    let mut set = place.get();
+    let kernels = kernels(place.what);
+    let before = if set.share > 0 && kernels == set.kernels { set.theirs } else { kernels };
+    let Some(theirs) = theirs else { return (0, before) };
+    if set.share == 0 {
+        set.share = share(place.what);
+    }
+    let mut given = theirs.map(|limit| limit.saturating_add(set.share));
+    let mut result = ask(place.what, &given);
+    if result == -(libc::EPERM as isize) && theirs[0] <= theirs[1] && theirs[1] <= before[1] {
+        // A hard limit may not be raised: the share has the room that there is.
+        given = given.map(|limit| limit.min(kernels[1]));
+        result = ask(place.what, &given);
+    }
+    if result >= 0 {
+        place.set(Set { theirs, kernels: given, ..set });
+    }
+    (result, before)
+}
+
+/// The engine's share of what counts in a limit.
+fn share(what: u32) -> u64 {
+    let bytes = match what {
+        libc::RLIMIT_AS => memory::reserved_bytes() + heap::reserved_bytes(),
+        _ => memory::writable_bytes() + heap::opened_bytes(),
+    };
+    bytes as u64 + SLACK_BYTES
+}
+
+fn kernels(what: u32) -> Limits {
+    let mut limits = rlimit64 { rlim_cur: RLIM64_INFINITY, rlim_max: RLIM64_INFINITY };
+    // SAFETY: the kernel fills in the local.
+    unsafe { own!(libc::SYS_prlimit64, 0, what, 0usize, &raw mut limits) };
+    [limits.rlim_cur, limits.rlim_max]
+}
+
+fn ask(what: u32, limits: &Limits) -> isize {
+    let words = [0, what as usize, &raw const *limits as usize, 0, 0, 0];
+    // SAFETY: the kernel reads the local.
+    unsafe { own_result(libc::SYS_prlimit64, &words) }
+}
+
+/// While it lives, the kernel's soft limits are the program's: one that is executed inherits them. Of several threads,
+/// the others may need the room meanwhile.
+pub struct Inherited([Option<Set>; 2]);
+
+/// See [`Inherited`].
+pub fn inherited(is_alone: impl FnOnce() -> bool) -> Inherited {
+    if guard::inside() {
+        return Inherited([None; 2]);
+    }
+    let set = PLACES.each_ref().map(|place| {
+        let set = place.get();
+        (set.share > 0 && kernels(set.what) == set.kernels).then_some(set)
+    });
+    if set.iter().all(Option::is_none) || !is_alone() {
+        return Inherited([None; 2]);
+    }
+    for set in set.iter().flatten() {
+        ask(set.what, &[set.theirs[0], set.kernels[1]]);
+    }
+    Inherited(set)
+}
+
+impl Drop for Inherited {
+    fn drop(&mut self) {
+        for set in self.0.iter().flatten() {
+            state::keeping_errno(|| ask(set.what, &set.kernels));
+        }
+    }
+}
+
+export! {
+    fn setrlimit(what: c_int, limit: *const rlimit) -> c_int {
+        // SAFETY: passes the caller's arguments on unchanged. As the C library, it uses the newer call.
+        unsafe { syscall(libc::SYS_prlimit64, 0, what as usize, limit as usize, 0, 0, 0) as c_int }
+    }
+}
+
+export! {
+    fn setrlimit64(what: c_int, limit: *const rlimit) -> c_int {
+        // SAFETY: the same on 64-bit machines.
+        unsafe { setrlimit(what, limit) }
+    }
+}
+
+export! {
+    fn prlimit(pid: c_int, what: c_int, limit: *const rlimit, before: *mut rlimit) -> c_int {
+        // SAFETY: passes the caller's arguments on unchanged.
+        unsafe { syscall(libc::SYS_prlimit64, pid as usize, what as usize, limit as usize, before as usize, 0, 0) as c_int }
+    }
+}
+
+export! {
+    fn prlimit64(pid: c_int, what: c_int, limit: *const rlimit, before: *mut rlimit) -> c_int {
+        // SAFETY: the same on 64-bit machines.
+        unsafe { prlimit(pid, what, limit, before) }
+    }
+}
+
+export! {
+    fn getrlimit(what: c_int, limit: *mut rlimit) -> c_int {
+        // SAFETY: passes the caller's arguments on unchanged.
+        unsafe { syscall(libc::SYS_prlimit64, 0, what as usize, 0, limit as usize, 0, 0) as c_int }
+    }
+}
+
+export! {
+    fn getrlimit64(what: c_int, limit: *mut rlimit) -> c_int {
+        // SAFETY: the same on 64-bit machines.
+        unsafe { getrlimit(what, limit) }
+    }
+}
