@@ -33,7 +33,6 @@ copied! {
     ) -> c_int;
     fn canonicalize_file_name(path: Text = text) -> *mut c_char;
     fn if_nametoindex(name: Text = text) -> c_uint;
-    fn fopen, fopen64(path: Text = text, mode: Text) -> *mut FILE;
     fn opendir(path: Text = text) -> *mut c_void;
     fn remove(path: Text = text) -> c_int;
     fn mkstemp, mkstemp64(path: *mut c_char = text) -> c_int;

@@ -2,17 +2,17 @@
 //! transfers less than was asked for, or fails with EIO (process_vm_readv in direct mode: with EFAULT). Then the
 //! process whose memory it is brings the pages in, and the call is repeated.
 //!
-//! Such a file is recognised by its name, and only once the program has opened a path that ends in `/mem`. So other
-//! programs pay nothing.
+//! Such a file is recognised by its name, and only once the program has opened a path whose last part is `mem`. So
+//! other programs pay nothing.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap_sys::own_calls;
-use libc::{iovec, mode_t, pid_t};
+use libc::{FILE, iovec, mode_t, pid_t};
 
 use crate::calls::cover::{self, repeat, text};
-use crate::calls::io;
+use crate::calls::{io, vectors};
 use crate::export::{export, real};
 use crate::real::kernel;
 use crate::{guard, state};
@@ -32,7 +32,8 @@ const MOST_TRIES: usize = 20;
 /// A C string.
 unsafe fn note_path(path: *const c_char) {
     // SAFETY: the caller's string.
-    if !OPENED.load(Ordering::Relaxed) && unsafe { std::ffi::CStr::from_ptr(path) }.to_bytes().ends_with(b"/mem") {
+    let path = unsafe { std::ffi::CStr::from_ptr(path) }.to_bytes();
+    if path == b"mem" || path.ends_with(b"/mem") {
         OPENED.store(true, Ordering::Relaxed);
     }
 }
@@ -68,6 +69,58 @@ opened! {
     fn __open64_2[path] = c"__open64_2"(path: *const c_char, flags: c_int);
     fn __openat_2[path] = c"__openat_2"(at: c_int, path: *const c_char, flags: c_int);
     fn __openat64_2[path] = c"__openat64_2"(at: c_int, path: *const c_char, flags: c_int);
+}
+
+macro_rules! opened_streams {
+    ($(fn $name:ident = $text:literal;)*) => {$(
+        export! {
+            fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
+                real!(REAL = $text: fn(*const c_char, *const c_char) -> *mut FILE);
+                let real = REAL.get();
+                // SAFETY: as above.
+                unsafe {
+                    let opened = repeat(|| text(path), || real(path, mode));
+                    if !opened.is_null() {
+                        note_path(path);
+                    }
+                    opened
+                }
+            }
+        }
+    )*};
+}
+
+opened_streams! {
+    fn fopen = c"fopen";
+    fn fopen64 = c"fopen64";
+}
+
+/// Reads `len` bytes from a stream of such a file by `call`, which reads so many at this address. `None`: it is another
+/// stream.
+///
+/// # Safety
+/// The caller's stream.
+pub unsafe fn read_stream(stream: *mut FILE, len: usize, call: impl Fn(usize, usize) -> usize) -> Option<usize> {
+    /// What a stream reads beyond what it was asked for.
+    const BUFFER_BYTES: usize = 8 << 10;
+    if !OPENED.load(Ordering::Relaxed) || guard::inside() {
+        return None;
+    }
+    // SAFETY: the caller's stream.
+    let process = process_of(unsafe { libc::fileno(stream) })?;
+    let mut done = 0;
+    while done < len {
+        // SAFETY: as above.
+        let from = unsafe { libc::ftello(stream) } as usize;
+        let piece = (len - done).min(PIECE_BYTES);
+        bring_in(process, from, piece + BUFFER_BYTES);
+        let result = call(done, piece);
+        done += result;
+        if result < piece {
+            break;
+        }
+    }
+    Some(done)
 }
 
 /// The process whose memory a descriptor gives, if it is such a file.
@@ -263,11 +316,12 @@ export! {
 ///
 /// # Safety
 /// The caller's call.
-pub unsafe fn by_number(number: c_long, &[a, b, c, d, ..]: &[usize; 6]) -> Option<isize> {
+pub unsafe fn by_number(number: c_long, &[a, b, c, d, _, f]: &[usize; 6]) -> Option<isize> {
     if !OPENED.load(Ordering::Relaxed) || guard::inside() {
         return None;
     }
     let (fd, at, len, offset) = (a as c_int, b as *mut c_void, c, d as i64);
+    let (list, count, flags) = (b as *const iovec, c as c_int, f as c_int);
     // SAFETY: passes the caller's arguments on unchanged.
     Some(unsafe {
         match number {
@@ -275,6 +329,12 @@ pub unsafe fn by_number(number: c_long, &[a, b, c, d, ..]: &[usize; 6]) -> Optio
             libc::SYS_write => io::write(fd, at, len),
             libc::SYS_pread64 => io::pread(fd, at, len, offset),
             libc::SYS_pwrite64 => io::pwrite(fd, at, len, offset),
+            libc::SYS_readv => vectors::readv(fd, list, count),
+            libc::SYS_writev => vectors::writev(fd, list, count),
+            libc::SYS_preadv => vectors::preadv(fd, list, count, offset),
+            libc::SYS_pwritev => vectors::pwritev(fd, list, count, offset),
+            libc::SYS_preadv2 => vectors::preadv2(fd, list, count, offset, flags),
+            libc::SYS_pwritev2 => vectors::pwritev2(fd, list, count, offset, flags),
             _ => return None,
         }
     })

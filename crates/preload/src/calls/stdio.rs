@@ -6,6 +6,7 @@ use std::ffi::{c_char, c_int, c_void};
 use libc::FILE;
 
 use crate::calls::cover::{self, Held};
+use crate::calls::remote;
 use crate::export::{export, real};
 use crate::state;
 
@@ -65,6 +66,12 @@ export! {
         // SAFETY: the caller's call, whole or in pieces.
         let whole = || unsafe { real(at, size, count, stream) };
         // SAFETY: as above.
+        let part = |done, len| unsafe { real(at.byte_add(done), 1, len, stream) };
+        // SAFETY: the caller's stream.
+        if let Some(done) = unsafe { remote::read_stream(stream, size.saturating_mul(count), part) } {
+            return done / size.max(1);
+        }
+        // SAFETY: as above.
         in_pieces(at as usize, size, count, whole, |at, len| unsafe { real(at as *mut c_void, 1, len, stream) })
     }
 }
@@ -74,6 +81,12 @@ export! {
         let real = FREAD_UNLOCKED.get();
         // SAFETY: the caller's call, whole or in pieces.
         let whole = || unsafe { real(at, size, count, stream) };
+        // SAFETY: as above.
+        let part = |done, len| unsafe { real(at.byte_add(done), 1, len, stream) };
+        // SAFETY: the caller's stream.
+        if let Some(done) = unsafe { remote::read_stream(stream, size.saturating_mul(count), part) } {
+            return done / size.max(1);
+        }
         // SAFETY: as above.
         in_pieces(at as usize, size, count, whole, |at, len| unsafe { real(at as *mut c_void, 1, len, stream) })
     }

@@ -426,8 +426,10 @@ export! {
     fn preadv2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize {
         // SAFETY: as above.
         unsafe { receive(fd, list, count, |list, count, done| {
-                PREADV2.get()(fd, list, count, offset_after(offset, done), flags)
-            }) }
+            let offset = offset_after(offset, done);
+            let place = (offset != -1).then_some(offset);
+            remote::transfer_list(fd, (list, count as usize), place, || PREADV2.get()(fd, list, count, offset, flags))
+        }) }
     }
 }
 
@@ -442,8 +444,10 @@ export! {
     fn pwritev2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize {
         // SAFETY: as above.
         unsafe { send(fd, list, count, |list, count, done| {
-                PWRITEV2.get()(fd, list, count, offset_after(offset, done), flags)
-            }) }
+            let offset = offset_after(offset, done);
+            let place = (offset != -1).then_some(offset);
+            remote::transfer_list(fd, (list, count as usize), place, || PWRITEV2.get()(fd, list, count, offset, flags))
+        }) }
     }
 }
 
