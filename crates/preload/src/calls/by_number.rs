@@ -213,13 +213,17 @@ unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
     // SAFETY: the caller's call, in pieces or with an equivalent list.
     Some(unsafe {
         match number {
-            libc::SYS_read => cover::receive(b as *mut _, c, pieces(Pieces::First), |at, len, _| {
-                kernel!(number, fd, at, len) as isize
-            }),
+            libc::SYS_read => {
+                let pieces = pieces(Pieces::Available);
+                cover::receive(b as *mut _, c, pieces, |at, len, done| match done > 0 && pieces == Pieces::Available {
+                    true => io::read_more(fd, &[iovec { iov_base: at, iov_len: len }]),
+                    false => kernel!(number, fd, at, len) as isize,
+                })
+            }
             libc::SYS_write => {
                 cover::send(b as *const _, c, pieces(Pieces::All), |at, len, _| kernel!(number, fd, at, len) as isize)
             }
-            libc::SYS_pread64 => cover::receive(b as *mut _, c, pieces(Pieces::First), |at, len, done| {
+            libc::SYS_pread64 => cover::receive(b as *mut _, c, pieces(Pieces::Available), |at, len, done| {
                 kernel!(number, fd, at, len, offset + done) as isize
             }),
             libc::SYS_pwrite64 => cover::send(b as *const _, c, pieces(Pieces::All), |at, len, done| {
@@ -259,7 +263,8 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
             libc::SYS_recvfrom => {
                 let pieces = io::receiving(fd, b as *const _, c, flags);
                 io::with_address(e as *mut sockaddr, f as *mut socklen_t, |from, from_len| {
-                    cover::receive(b as *mut _, c, pieces, |at, len, _| {
+                    cover::receive(b as *mut _, c, pieces, |at, len, done| {
+                        let flags = io::receiving_flags(pieces, done, flags);
                         kernel!(number, fd, at, len, flags, from, from_len) as isize
                     })
                 })

@@ -424,8 +424,8 @@ pub enum Pieces {
     All,
     /// The same through a large one: a device may take each call for a record.
     Records,
-    /// Stop after the first piece, which goes through a bounce buffer.
-    First,
+    /// As [`Pieces::All`], but only what is there: a call for a piece after the first is not to wait.
+    Available,
     /// One call for the whole message, through a bounce buffer of at most [`MOST_MESSAGE_BYTES`].
     Whole,
 }
@@ -502,7 +502,7 @@ fn transfer(buffer: usize, len: usize, pieces: Pieces, one: impl Fn(usize, usize
             Pieces::Storage | Pieces::Pinned => piece(at, len - done),
             Pieces::Records => RECORD_BYTES.min(len - done),
             Pieces::Whole => MOST_MESSAGE_BYTES.min(len),
-            Pieces::All | Pieces::First => BOUNCE_BYTES.min(len - done),
+            Pieces::All | Pieces::Available => BOUNCE_BYTES.min(len - done),
         };
         let result = {
             let _held = held.then(|| Held::new(at, want));
@@ -515,7 +515,7 @@ fn transfer(buffer: usize, len: usize, pieces: Pieces, one: impl Fn(usize, usize
             return result; // MSG_TRUNC returns the datagram's full length
         }
         done += result as usize;
-        if (result as usize) < want || done == len || matches!(pieces, Pieces::First | Pieces::Whole) {
+        if (result as usize) < want || done == len || pieces == Pieces::Whole {
             return done as isize;
         }
     }

@@ -2,11 +2,12 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use libc::{sockaddr, socklen_t};
+use libc::{iovec, sockaddr, socklen_t};
 
 use crate::calls::cover::{self, Kind, Pieces};
 use crate::calls::{copied, references, remote};
 use crate::export::{export, real};
+use crate::real::kernel;
 use crate::state;
 
 real!(READ = c"read": fn(c_int, *mut c_void, usize) -> isize);
@@ -39,12 +40,24 @@ pub fn pieces(fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pi
 export! {
     fn read(fd: c_int, buffer: *mut c_void, len: usize) -> isize {
         let real = READ.get();
-        let pieces = pieces(fd, buffer, len, Pieces::First);
+        let pieces = pieces(fd, buffer, len, Pieces::Available);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        cover::receive(buffer, len, pieces, |at, len, _| unsafe {
+        cover::receive(buffer, len, pieces, |at, len, done| unsafe {
+            if done > 0 && pieces == Pieces::Available {
+                return read_more(fd, &[iovec { iov_base: at, iov_len: len }]);
+            }
             remote::transfer(fd, len, None, |more| real(fd, at.byte_add(more), len - more))
         })
     }
+}
+
+/// Reads what a stream has, without waiting. It fails where there is nothing, or where the kernel would wait.
+///
+/// # Safety
+/// The buffers may be written.
+pub unsafe fn read_more(fd: c_int, list: &[iovec]) -> isize {
+    // SAFETY: the caller upholds this function's own contract.
+    unsafe { kernel!(libc::SYS_preadv2, fd, list.as_ptr(), list.len(), -1i64, 0usize, libc::RWF_NOWAIT) as isize }
 }
 
 export! {
@@ -66,7 +79,7 @@ pub fn check(len: usize, room: usize) {
 export! {
     fn pread(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize {
         let real = PREAD.get();
-        let pieces = pieces(fd, buffer, len, Pieces::First);
+        let pieces = pieces(fd, buffer, len, Pieces::Available);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         cover::receive(buffer, len, pieces, |at, len, done| unsafe {
             let offset = offset + done as i64;
@@ -134,15 +147,28 @@ export! {
 
 /// How a transfer from a socket proceeds.
 pub fn receiving(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> Pieces {
-    let all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
-    pieces(fd, buffer, len, if all { Pieces::All } else { Pieces::First })
+    let is_once = flags & (libc::MSG_PEEK | libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0;
+    let other = match flags & libc::MSG_WAITALL {
+        _ if is_once => Pieces::Whole,
+        0 => Pieces::Available,
+        _ => Pieces::All,
+    };
+    pieces(fd, buffer, len, other)
+}
+
+/// The flags for a piece that begins `done` bytes in.
+pub fn receiving_flags(pieces: Pieces, done: usize, flags: c_int) -> c_int {
+    if done > 0 && pieces == Pieces::Available { flags | libc::MSG_DONTWAIT } else { flags }
 }
 
 export! {
     fn recv(fd: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize {
         let real = RECV.get();
+        let pieces = receiving(fd, buffer, len, flags);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        cover::receive(buffer, len, receiving(fd, buffer, len, flags), |at, len, _| unsafe { real(fd, at, len, flags) })
+        cover::receive(buffer, len, pieces, |at, len, done| unsafe {
+            real(fd, at, len, receiving_flags(pieces, done, flags))
+        })
     }
 }
 
@@ -181,7 +207,9 @@ export! {
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         unsafe {
             with_address(from, from_len, |from, from_len| {
-                cover::receive(buffer, len, pieces, |at, len, _| real(fd, at, len, flags, from, from_len))
+                cover::receive(buffer, len, pieces, |at, len, done| {
+                    real(fd, at, len, receiving_flags(pieces, done, flags), from, from_len)
+                })
             })
         }
     }

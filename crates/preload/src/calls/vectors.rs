@@ -10,7 +10,7 @@ use libc::{iovec, msghdr, pid_t};
 
 use crate::calls::access::{self, Access};
 use crate::calls::cover::{self, Bounce, Grant, Held, Kind};
-use crate::calls::remote;
+use crate::calls::{io, remote};
 use crate::export::{export, real};
 use crate::{guard, state};
 
@@ -83,12 +83,13 @@ impl StandIn {
     pub unsafe fn of_message(fd: c_int, list: *const iovec, count: usize, received: bool) -> Option<StandIn> {
         // SAFETY: the caller upholds this function's own contract.
         let list = unsafe { possible(list, count) }.filter(|list| is_needed(fd, list))?;
-        let total = bytes_of(list);
-        let is_stream = total > MOST_STREAM_BYTES && matches!(cover::kind(fd), Kind::Stream);
-        let most = if is_stream && received { MOST_STREAM_BYTES } else { cover::MOST_MESSAGE_BYTES };
-        let mut stand_in = StandIn::new(list, most, received)?;
-        stand_in.is_too_long = stand_in.is_cut && !is_stream;
+        let mut stand_in = StandIn::new(list, cover::MOST_MESSAGE_BYTES, received)?;
+        stand_in.is_too_long = stand_in.is_cut && !matches!(cover::kind(fd), Kind::Stream);
         Some(stand_in)
+    }
+
+    fn list(&self) -> &[iovec] {
+        &self.list
     }
 
     pub fn as_ptr(&self) -> *const iovec {
@@ -174,12 +175,15 @@ struct Plan {
     is_held: bool,
     /// Continues until everything is transferred.
     goes_on: bool,
+    /// Reads only what is there.
+    is_stream: bool,
     /// The kernel must get all of it at once.
     is_message: bool,
 }
 
 fn plan(fd: c_int, total: usize, is_received: bool) -> Plan {
-    let plan = |most, is_held, goes_on, is_message| Plan { most, is_held, goes_on, is_message };
+    let is_stream = false;
+    let plan = |most, is_held, goes_on, is_message| Plan { most, is_held, goes_on, is_stream, is_message };
     if total <= MOST_STREAM_BYTES {
         return plan(MOST_STREAM_BYTES, false, false, false);
     }
@@ -190,7 +194,7 @@ fn plan(fd: c_int, total: usize, is_received: bool) -> Plan {
         Kind::Storage => plan(MOST_FILE_BYTES, true, true, false),
         Kind::Characters => plan(MOST_FILE_BYTES, false, true, false),
         Kind::Datagrams => plan(cover::MOST_MESSAGE_BYTES, false, false, true),
-        Kind::Stream => plan(MOST_STREAM_BYTES, false, !is_received, false),
+        Kind::Stream => Plan { is_stream: is_received, ..plan(MOST_STREAM_BYTES, false, true, false) },
     }
 }
 
@@ -304,7 +308,12 @@ unsafe fn transfer(
             if !is_received {
                 stand_in.copy_out();
             }
-            let result = call(stand_in.as_ptr(), stand_in.len() as c_int, done);
+            let result = if done > 0 && plan.is_stream {
+                // SAFETY: the stand-in's buffers may be written.
+                unsafe { io::read_more(fd, stand_in.list()) }
+            } else {
+                call(stand_in.as_ptr(), stand_in.len() as c_int, done)
+            };
             if is_received {
                 stand_in.copy_in(result);
             }
