@@ -50,6 +50,12 @@ static void *fill(void *len) {
         CHECK(write(ends[1], source + done, M) == (ssize_t)M);
     return NULL;
 }
+static void *drain(void *len) {
+    static size_t buffer[512];
+    for (size_t done = 0; done < (size_t)len; done += sizeof buffer)
+        CHECK(recv(ends[0], buffer, sizeof buffer, MSG_WAITALL) == sizeof buffer && buffer[0] == done);
+    return NULL;
+}
 int main(void) {
     memory = mmap(NULL, 64 * M, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     source = mmap(NULL, 4 * M, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -91,6 +97,12 @@ int main(void) {
     out();
     is_right(recv(ends[0], memory, 4 * M, MSG_WAITALL), 4 * M, 0);
     CHECK(pthread_join(thread, NULL) == 0);
+    struct iovec long_list[2] = {{memory, 20 * M}, {memory + 20 * M, 12 * M}};
+    struct msghdr long_message = {.msg_iov = long_list, .msg_iovlen = 2};
+    for (size_t i = 0; i < 32 * M; i += 4096)
+        *(size_t *)(memory + i) = i;
+    CHECK(pthread_create(&thread, NULL, drain, (void *)(32 * M)) == 0);
+    CHECK(sendmsg(ends[1], &long_message, 0) == 32 * M && pthread_join(thread, NULL) == 0);
     puts("ok");
     return 0;
 }

@@ -277,7 +277,7 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
                 })
             }
             libc::SYS_sendmsg => {
-                messages::send(fd, b as *const msghdr, |header| kernel!(number, fd, header, c) as isize)
+                messages::send(fd, b as *const msghdr, &|header| kernel!(number, fd, header, c) as isize)
             }
             libc::SYS_recvmsg => {
                 messages::receive(fd, b as *mut msghdr, |header| kernel!(number, fd, header, c) as isize)

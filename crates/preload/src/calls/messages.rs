@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 
 use libc::{mmsghdr, msghdr, timespec};
 
-use super::vectors::{StandIn, names_managed};
+use super::vectors::{StandIn, buffers, names_managed, part};
 use crate::calls::access::{self, Access};
 use crate::calls::copied::{self, Copied};
 use crate::calls::references;
@@ -77,11 +77,11 @@ impl Message {
     }
 }
 
-/// Sends a message: `call` gets the header to use.
+/// Sends a message, one that is longer than a copy can be in parts: `call` gets the header to use.
 ///
 /// # Safety
 /// The header and everything that it names are the program's.
-pub unsafe fn send(fd: c_int, header: *const msghdr, call: impl Fn(*const msghdr) -> isize) -> isize {
+pub unsafe fn send(fd: c_int, header: *const msghdr, call: &dyn Fn(*const msghdr) -> isize) -> isize {
     if !state::direct() || guard::inside() || header.is_null() {
         return call(header);
     }
@@ -93,7 +93,21 @@ pub unsafe fn send(fd: c_int, header: *const msghdr, call: impl Fn(*const msghdr
         state::fail(libc::EMSGSIZE);
         return -1;
     }
-    call(&raw const message.own)
+    let sent = call(&raw const message.own);
+    if !message.list.as_ref().is_some_and(|list| list.is_cut && sent == list.bytes() as isize) {
+        return sent;
+    }
+    // SAFETY: the list was read above.
+    let rest = part(unsafe { buffers(theirs.msg_iov, theirs.msg_iovlen) }, sent as usize, usize::MAX);
+    let header = msghdr {
+        msg_iov: rest.as_ptr().cast_mut(),
+        msg_iovlen: rest.len(),
+        msg_control: std::ptr::null_mut(),
+        msg_controllen: 0,
+        ..theirs
+    };
+    // SAFETY: the rest of the program's message.
+    sent + unsafe { send(fd, &raw const header, call) }.max(0)
 }
 
 /// Receives a message: `call` gets the header to use.
@@ -176,7 +190,7 @@ export! {
             if references::refuses(fd, flags, || names_managed(message)) {
                 return -1;
             }
-            send(fd, message, |message| real(fd, message, flags))
+            send(fd, message, &|message| real(fd, message, flags))
         }
     }
 }

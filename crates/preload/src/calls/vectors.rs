@@ -41,7 +41,7 @@ pub struct StandIn {
     /// Index in the list, the program's buffer, its bounce buffer.
     bounces: Vec<(usize, iovec, Bounce)>,
     /// Part of the program's list is missing.
-    is_cut: bool,
+    pub is_cut: bool,
     /// A message that cannot be sent in one piece.
     pub is_too_long: bool,
 }
@@ -98,6 +98,11 @@ impl StandIn {
 
     pub fn len(&self) -> usize {
         self.list.len()
+    }
+
+    /// Bytes of all buffers.
+    pub fn bytes(&self) -> usize {
+        bytes_of(&self.list)
     }
 
     /// Bytes of bounce buffers.
