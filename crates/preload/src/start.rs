@@ -149,7 +149,7 @@ pub fn begin_child() {
 /// Called before something for which the engine must run: starts it, unless it runs or is not wanted. If that fails,
 /// says so, and the program goes on without it.
 pub fn now() {
-    if state::phase() != Phase::Waiting || guard::inside() || own_process() != PROCESS.load(Ordering::Relaxed) {
+    if state::phase() != Phase::Waiting || guard::inside() || !is_own_process() {
         return;
     }
     let _guard = guard::enter();
@@ -173,8 +173,13 @@ pub fn never(why: &str) {
     }
 }
 
+/// Whether this is the process that has the memory: not a child that shares it until it executes a program.
+pub fn is_own_process() -> bool {
+    own_process() == PROCESS.load(Ordering::Relaxed)
+}
+
 /// The id of the process, also in a child that shares its parent's memory.
-fn own_process() -> u32 {
+pub fn own_process() -> u32 {
     // SAFETY: takes no pointers.
     unsafe { own!(libc::SYS_getpid) as u32 }
 }
