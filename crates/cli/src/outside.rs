@@ -25,6 +25,8 @@ pub struct Outside {
     largest: u64,
     /// Why the program's own executable is not managed, if it is not.
     obstacle: Option<&'static str>,
+    /// A process has said why its memory is not paged.
+    has_said: bool,
 }
 
 /// The size of the devices that are in RAM.
@@ -40,7 +42,9 @@ impl Outside {
     /// Covers all processes of a run with these swap devices, after the run has ended.
     pub fn of_run(counters: &SharedCounters, swap: &[SwapDevice], obstacle: Option<&'static str>) -> Outside {
         let managed = counters.stats().snapshot().resident_bytes.peak + in_ram(swap);
-        Outside::new(counters.ended(), resident::peak(true), resident::peak(false), managed, obstacle)
+        let has_said = counters.unpaged().next().is_some();
+        let found = Outside::new(counters.ended(), resident::peak(true), resident::peak(false), managed, obstacle);
+        Outside { has_said, ..found }
     }
 
     /// `largest` is the peak of the largest process. `own` is the peak of this command, which every process of the
@@ -54,7 +58,7 @@ impl Outside {
     ) -> Outside {
         let known = processes.iter().map(|process| process.peak).fold(own, u64::max);
         let unnoted = if largest > known + SAME { largest - managed.min(largest) } else { 0 };
-        Outside { processes, unnoted, largest, obstacle }
+        Outside { processes, unnoted, largest, obstacle, has_said: false }
     }
 
     /// The recorded process with the most unmanaged memory.
@@ -68,7 +72,7 @@ impl Outside {
         let worst =
             self.worst().filter(|process| process.outside > most.max(self.unnoted) && process.peak > memory_bytes);
         if let Some(process) = worst {
-            let (why, help) = reason(process.outside, process.shared);
+            let (why, help) = reason(process.outside, process.shared, process.of_files);
             let (outside, name) = (Bytes(process.outside), name_of(process));
             return Some(format!(
                 "{outside} of process {} ({name}) were not managed, beside a budget of {}: {why}; {help}",
@@ -76,16 +80,21 @@ impl Outside {
                 Bytes(memory_bytes)
             ));
         }
-        let (why, help) = (
-            self.obstacle.unwrap_or("linked statically, set-user-ID, built with a sanitizer, or killed"),
-            MANAGED_KIND,
-        );
-        (self.unnoted > most && self.largest > memory_bytes).then(|| {
-            format!(
-                "{} of a process were not managed, beside a budget of {}: {why}; {help}",
-                Bytes(self.unnoted),
-                Bytes(memory_bytes)
-            )
+        if self.unnoted <= most || self.largest <= memory_bytes {
+            return None;
+        }
+        let (unnoted, budget) = (Bytes(self.unnoted), Bytes(memory_bytes));
+        Some(match self.obstacle {
+            _ if self.has_said => {
+                format!("{unnoted} of a process were not managed, beside a budget of {budget}: a note above says why")
+            }
+            Some(why) => {
+                format!("{unnoted} of a process were not managed, beside a budget of {budget}: {why}; {MANAGED_KIND}")
+            }
+            None => format!(
+                "{unnoted} of a process may not have been managed, beside a budget of {budget}: ended by a signal, in \
+                 another network namespace, linked statically, set-user-ID, or built with a sanitizer"
+            ),
         })
     }
 
@@ -97,7 +106,7 @@ impl Outside {
         );
         match self.unnoted {
             0 => worst,
-            unnoted => format!("{worst}; {} of one that is not managed", Bytes(unnoted)),
+            unnoted => format!("{worst}; {} of one that was not noted", Bytes(unnoted)),
         }
     }
 
@@ -110,6 +119,7 @@ impl Outside {
                 "peak_resident_bytes": process.peak,
                 "managed_bytes": process.managed,
                 "shared_bytes": process.shared,
+                "file_data_bytes": process.of_files,
                 "outside_bytes": process.outside,
             })
         };
@@ -130,13 +140,15 @@ fn name_of(process: &ProcessMemory) -> String {
 pub const MANAGED_KIND: &str = "a dynamically linked program that runs with its user's own rights is managed";
 
 /// Why `outside_bytes` of a process that has the library are not managed, and what would help. `shared_bytes` of them
-/// are shared memory.
-pub fn reason(outside_bytes: u64, shared_bytes: u64) -> (&'static str, &'static str) {
+/// are shared memory, `of_files_bytes` private pages of mapped files.
+pub fn reason(outside_bytes: u64, shared_bytes: u64, of_files_bytes: u64) -> (&'static str, &'static str) {
     if shared_bytes > outside_bytes / 2 {
         ("it is shared memory", "make it smaller, or leave room for it beside --memory")
+    } else if of_files_bytes > outside_bytes / 2 {
+        ("it is data of its executable and libraries", "leave room for it beside --memory")
     } else {
         (
-            "the program mapped it by a way that is not seen",
+            "the program mapped it by a way that is not seen, or gave it to KVM or a userfaultfd",
             "leave room for it beside --memory, or set the program's own allocator to malloc",
         )
     }
@@ -164,7 +176,9 @@ mod tests {
         assert!(line(&[process(100, 10), process(500, 390)], 500, 390).starts_with("110M of process 7"));
         let shared = ProcessMemory { shared: 80 * MIB, ..process(500, 410) };
         assert!(line(&[shared], 500, 410).contains("shared memory"));
-        assert!(line(&[process(20, 10)], 500, 10).starts_with("490M of a process were not managed"));
+        let data = ProcessMemory { of_files: 60 * MIB, ..process(500, 410) };
+        assert!(line(&[data], 500, 410).contains("executable and libraries"));
+        assert!(line(&[process(20, 10)], 500, 10).starts_with("490M of a process may not have been managed"));
         assert_eq!(line(&[process(390, 10)], 395, 10), "", "it fits into the budget");
         // The peak of a killed process includes its managed memory.
         assert_eq!(line(&[process(20, 10)], 400, 390), "");

@@ -85,14 +85,14 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         lock: args.lock,
         eager: args.eager,
         own_calls: own_calls::draw_address().unwrap_or_default(),
-        stats: Some(counters.path().to_owned()),
+        stats: Some(counters.place().clone()),
         topology,
         swap,
     };
     let launch = Launch { file, argv: &args.program, library: preload, settings: settings.encode() };
     let begin = Instant::now();
     let allowed = Allowed { memory_bytes: args.paging.memory, in_ram_bytes: outside::in_ram(&settings.swap) };
-    let watch = Watch::start(allowed, folioswap::open_shared_stats(counters.path()).ok(), complain);
+    let watch = Watch::start(allowed, folioswap::open_shared_stats(counters.place()).ok(), complain);
     let mut supervisor = Supervisor::new()?;
     let status = supervisor.run(&mut launch.command(), |_| ())?;
     drop(watch);

@@ -1,14 +1,13 @@
 //! The counters of a run, in memory shared with the program, and what is printed of them at the end.
 //!
-//! The preload library opens this memory by its path in /proc and counts in it. It outlives the program.
+//! The preload library opens this memory and counts in it. It outlives the program.
 
 use crate::outside::Outside;
-use folioswap::{Bytes, DeviceIo, DeviceTransfers, ExitStatus, SharedStats, StatsSnapshot, SwapDevice};
+use folioswap::{Bytes, DeviceIo, DeviceTransfers, ExitStatus, SharedStats, StatsPlace, StatsSnapshot, SwapDevice};
 use folioswap_command::exit::Failure;
 use folioswap_core::{FaultKind, HistogramSnapshot, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, PHASES_OF_ONE_IN, Phase};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How the counters are printed.
@@ -23,21 +22,21 @@ pub enum Form {
 /// Shared memory that the program counts in.
 pub struct Counters {
     shared: SharedStats,
-    path: PathBuf,
+    place: StatsPlace,
 }
 
 impl Counters {
     /// New counters, all zero.
     pub fn create() -> Result<Counters, Failure> {
-        let shared = SharedStats::new()
-            .map_err(|error| Failure::new(format!("the memory for the counters could not be made: {error}")))?;
-        let path = shared.path();
-        Ok(Counters { shared, path })
+        let failure = |error| Failure::new(format!("the memory for the counters could not be made: {error}"));
+        let shared = SharedStats::new().map_err(failure)?;
+        let place = shared.offer().map_err(failure)?;
+        Ok(Counters { shared, place })
     }
 
-    /// Path by which other processes open the memory, for as long as this process lives.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Where other processes find the memory, for as long as this process lives.
+    pub fn place(&self) -> &StatsPlace {
+        &self.place
     }
 
     /// The exit status of a run whose program ended with `status`: a panic of folioswap in any of its processes counts
@@ -306,7 +305,6 @@ mod tests {
     use super::*;
     use folioswap::Stats;
     use folioswap_core::{DeviceFailure, DeviceRecord, Direction, FaultTimes};
-    use std::fs::File;
 
     #[test]
     fn a_defect_in_any_process_is_the_status_of_the_run() {
@@ -317,9 +315,9 @@ mod tests {
     }
 
     #[test]
-    fn a_new_one_is_empty_and_has_a_path() {
+    fn a_new_one_is_empty_and_is_found() {
         let counters = Counters::create().expect("a memfd");
-        assert_eq!(File::open(counters.path()).expect("our own").metadata().expect("a file").len() % 8, 0);
+        assert_eq!(folioswap::open_shared_stats(counters.place()).expect("our own").defects(), 0);
         let json = counters.describe(Form::Json, 1 << 29, Duration::from_secs(1), &counters.outside(&[], None));
         let json: Value = serde_json::from_str(&json).expect("JSON");
         assert_eq!((&json["swapped_in_folios"], &json["pswpin"]), (&json!(0), &json!(0)));

@@ -1,10 +1,12 @@
 //! Watches the processes of a run, and says so when one has more memory in RAM than it should: what is not managed is
 //! not held to the budget, and the machine may run short long before the program ends.
 
-use crate::outside;
+use crate::{outside, program};
 use folioswap::{Bytes, SharedCounters};
+use folioswap_sys::resident;
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -85,7 +87,10 @@ fn note(pid: u32, allowed: Allowed, counters: Option<&SharedCounters>) -> Option
     // Read after the process's memory, and the highest value: what has just left RAM does not look unmanaged.
     let managed = counters.map_or(u64::MAX, |counters| counters.stats().snapshot().resident_bytes.peak);
     let outside = allowed.excess(&process, managed)?;
-    let (why, help) = process.reason(outside);
+    if counters.is_some_and(|counters| counters.unpaged().any(|unpaged| unpaged == pid)) {
+        return None; // it has said why itself
+    }
+    let (why, help) = process.reason(pid, outside);
     Some(format!(
         "folioswap: note: process {pid} ({}) has {} in RAM, at least {} of it not managed, beside a budget of {}: \
          {why}; {help}",
@@ -145,9 +150,13 @@ impl Process {
     }
 
     /// Why `outside_bytes` are not managed, and what would help.
-    fn reason(&self, outside_bytes: u64) -> (&'static str, &'static str) {
+    fn reason(&self, pid: u32, outside_bytes: u64) -> (&'static str, &'static str) {
+        if let Some(obstacle) = program::obstacle(Path::new(&format!("/proc/{pid}/exe"))) {
+            return (obstacle, outside::MANAGED_KIND); // it may have the library in what it emulates
+        }
         if self.has_library {
-            outside::reason(outside_bytes, self.shared)
+            let of_files = resident::of_files(&pid.to_string()).unwrap_or(0);
+            outside::reason(outside_bytes, self.shared, of_files)
         } else {
             ("it is linked statically, set-user-ID, or built with a sanitizer", outside::MANAGED_KIND)
         }

@@ -338,7 +338,7 @@ fn what_is_not_managed_is_said() {
         (&["python3", "-c", &managed], ""),
         (&["python3", "-c", &shared], "shared memory"),
         (&["python3", "-c", &forked], ""),
-        (&["python3", "-c", &gone], "or killed"),
+        (&["python3", "-c", &gone], "ended by a signal"),
         (&[&linked], "linked statically"),
         (&["sh", "-c", "$0; exit $?", &linked], "linked statically"),
     ];
@@ -357,6 +357,26 @@ fn what_is_not_managed_is_said() {
         let complaint = stats["outside"]["complaint"].as_str().unwrap_or_default();
         assert!(why.is_empty() == complaint.is_empty() && complaint.contains(why), "{program:?}: {said}");
         assert!(run(&["--stats"]).contains("not managed"));
+    }
+}
+
+#[test]
+fn processes_of_other_users_and_namespaces_are_counted() {
+    with_library();
+    let wrappers: [&[&str]; 2] =
+        [&["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"], &["unshare", "-mpf", "--mount-proc"]];
+    for wrapper in wrappers {
+        let works = Command::new(wrapper[0]).args(&wrapper[1..]).args(["perl", "-e", "1"]).output();
+        if !works.is_ok_and(|output| output.status.success()) {
+            println!("SKIPPED: {wrapper:?} does not work here. Run the test as root, with util-linux and perl");
+            continue;
+        }
+        let run = ["run", "--memory", "24M", "--stats=json", "--"];
+        let (status, said) =
+            Scratch::new().run(&[&run, wrapper, &["perl", "-e", "@a = map {\"x$_\"} 1..400000"]].concat());
+        assert_eq!(status, 0, "{said}");
+        let stats: serde_json::Value = serde_json::from_str(&said).expect("one JSON object");
+        assert!(stats["pswpout"].as_u64() > Some(0) && stats["outside"]["complaint"].is_null(), "{wrapper:?}: {said}");
     }
 }
 

@@ -70,7 +70,7 @@ pub use manage::remap::Relocation;
 pub use memory::mlock::check_lock;
 pub use memory::selftest::{SelfTest, self_test};
 pub use process::fatal::end_on_panics;
-pub use process::shared_stats::{SharedCounters, SharedStats, open_shared_stats};
+pub use process::shared_stats::{SharedCounters, SharedStats, StatsPlace, open_shared_stats};
 pub use process::stopwatch::Stopwatch;
 pub use process::threads::{internal_thread, is_internal};
 #[doc(hidden)]

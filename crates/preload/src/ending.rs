@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use folioswap::{ProcessMemory, RawSpace, SharedCounters};
 use folioswap_sys::own_calls;
-use folioswap_sys::resident::Resident;
+use folioswap_sys::resident::{self, Resident};
 
 use crate::export::{export, real};
 use crate::faults::robust;
@@ -32,6 +32,13 @@ static END: extern "C" fn() = at_exit;
 /// Sets where the end is recorded.
 pub fn note_in(counters: &'static SharedCounters) {
     let _ = COUNTERS.set(counters);
+}
+
+/// Notes that this process says why its memory is not paged.
+pub fn note_unpaged() {
+    if let Some(counters) = COUNTERS.get() {
+        counters.note_unpaged(std::process::id());
+    }
 }
 
 /// The highest unmanaged memory seen so far, and the shared memory in it.
@@ -76,15 +83,15 @@ pub fn before_filter() {
 }
 
 /// Memory in RAM from which on a process is recorded that has run without the engine. `run` has nothing to say of less.
-const LITTLE: i64 = 16 << 20;
+const LITTLE: u64 = 16 << 20;
 
 /// The most memory that this process had in RAM.
-fn peak() -> i64 {
+fn peak() -> u64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the kernel fills in the structure, which is valid as zeros, too.
     unsafe {
         own!(libc::SYS_getrusage, libc::RUSAGE_SELF, usage.as_mut_ptr());
-        usage.assume_init().ru_maxrss << 10
+        usage.assume_init().ru_maxrss as u64 * 1024
     }
 }
 
@@ -108,11 +115,12 @@ extern "C" fn end() {
     let managed = managed();
     let Some(Resident { peak, .. }) = look(managed) else { return };
     let [outside, shared] = [0, 1].map(|at: usize| OUTSIDE[at].load(Ordering::Relaxed));
+    let of_files = if outside > LITTLE { resident::of_files("self").unwrap_or(0) } else { 0 };
     let mut name = [0; 16];
     let comm = std::fs::read("/proc/self/comm").unwrap_or_default();
     name.iter_mut().zip(comm.trim_ascii_end().iter().take(15)).for_each(|(place, byte)| *place = *byte);
     let pid = std::process::id().into();
-    counters.note_end(&ProcessMemory { pid, name, peak, managed, outside, shared });
+    counters.note_end(&ProcessMemory { pid, name, peak, managed, outside, shared, of_files });
 }
 
 real!(EXIT_AT_ONCE = c"_exit": fn(c_int) -> Infallible);

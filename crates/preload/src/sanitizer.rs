@@ -7,8 +7,6 @@
 use std::ffi::{CStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use crate::state;
-
 /// The functions that sanitizers with an allocator of their own export.
 const STARTS: [&CStr; 5] = [c"__asan_init", c"__tsan_init", c"__msan_init", c"__hwasan_init", c"__lsan_init"];
 
@@ -16,8 +14,16 @@ const STARTS: [&CStr; 5] = [c"__asan_init", c"__tsan_init", c"__msan_init", c"__
 const IN_FRONT: &str = "FOLIOSWAP_IN_FRONT";
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// Whether the program has a sanitizer. Says so.
-pub fn is_there() -> bool {
+/// Why the program is not to be managed, if it is so.
+pub fn found() -> Option<&'static str> {
+    if is_valgrind() {
+        return Some("valgrind runs it");
+    }
+    is_there().then_some("it is built with a sanitizer")
+}
+
+/// Whether the program has a sanitizer.
+fn is_there() -> bool {
     if let Some(put) = std::env::var_os(IN_FRONT) {
         let list = std::env::var_os(PRELOAD).unwrap_or_default();
         let rest = list.as_bytes().strip_prefix(put.as_bytes()).and_then(|rest| rest.strip_prefix(b":"));
@@ -29,16 +35,11 @@ pub fn is_there() -> bool {
     }
     // SAFETY: C strings. Any thread may call dlsym.
     let is_here = |name: &&CStr| unsafe { !libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()).is_null() };
-    let found = STARTS.iter().any(is_here);
-    if found {
-        let pid = std::process::id();
-        state::say(&format!("note: the memory of process {pid} is not paged: it is built with a sanitizer"));
-    }
-    found
+    STARTS.iter().any(is_here)
 }
 
-/// Whether valgrind runs the program. Says so.
-pub fn is_valgrind() -> bool {
+/// Whether valgrind runs the program.
+fn is_valgrind() -> bool {
     const RUNNING_ON_VALGRIND: u64 = 0x1001;
     let request = [RUNNING_ON_VALGRIND, 0, 0, 0, 0, 0];
     let mut found = 0u64;
@@ -55,10 +56,6 @@ pub fn is_valgrind() -> bool {
             inout("rdx") found,
             options(nostack, readonly),
         );
-    }
-    if found != 0 {
-        let pid = std::process::id();
-        state::say(&format!("note: the memory of process {pid} is not paged: valgrind runs it"));
     }
     found != 0
 }

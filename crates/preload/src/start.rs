@@ -52,18 +52,20 @@ fn prepare() {
         state::set_phase(Phase::Passing);
         return;
     };
-    if sanitizer::is_valgrind() || sanitizer::is_there() {
-        state::set_phase(Phase::Passing);
-        return;
-    }
     let settings = RunSettings::parse(text.as_bytes()).unwrap_or_else(|error| state::end(ExitStatus::Failed, &error));
-    let place = if settings.own_calls == 0 { own_calls::draw_address().unwrap_or(0) } else { settings.own_calls };
-    if let Err(error) = own_calls::prepare(place) {
-        state::say(&format!("folioswap cannot be exempted from a seccomp filter: {error}"));
+    if let Some(why) = sanitizer::found() {
+        return never_with(&settings, &why);
+    }
+    // The place of the run may be taken: a program that emulates another has both in its addresses.
+    let prepared = match settings.own_calls {
+        0 => own_calls::draw_address().and_then(own_calls::prepare),
+        place => own_calls::prepare(place).or_else(|_| own_calls::prepare(own_calls::draw_address()?)),
+    };
+    if let Err(error) = prepared {
+        state::say(&format!("seccomp filters of the program will not exempt its calls: {error}"));
     }
     if own_calls::is_filtered() && !may_start() {
-        state::set_phase(Phase::Passing);
-        return;
+        return never_with(&settings, &ENDED_BY_FILTER);
     }
     malloc::prepare(ordinary_bytes(&settings) as usize);
     let room = room_bytes(&settings) as usize;
@@ -160,26 +162,37 @@ pub fn now() {
     });
 }
 
+/// The program goes on without the engine, which says why.
 fn pass(why: &dyn Display) {
     state::set_phase(Phase::Passing);
+    ending::note_unpaged();
     state::say(&format!("note: the memory of process {} is not paged: {why}", std::process::id()));
+}
+
+/// The same, where the engine has not tried to start.
+fn never_with(settings: &RunSettings, why: &dyn Display) {
+    counters_of(settings).into_iter().for_each(ending::note_in);
+    pass(why);
 }
 
 /// Called after something with which the engine cannot run: if it has not started, it never does.
 pub fn never(why: &str) {
     if state::phase() == Phase::Waiting && !guard::inside() {
         let _guard = guard::enter();
-        state::keeping_errno(|| pass(&why));
+        state::keeping_errno(|| {
+            counters().into_iter().for_each(ending::note_in);
+            pass(&why);
+        });
     }
 }
 
-/// The id of the process, also in a child that shares its parent's memory.
-/// Whether this is the process that waited: not a child that shares its memory until it executes a program.
+/// Whether this is the process that has the memory: not a child that shares it until it executes a program.
 pub fn is_own_process() -> bool {
     own_process() == PROCESS.load(Ordering::Relaxed)
 }
 
-fn own_process() -> u32 {
+/// The id of the process, also in a child that shares its parent's memory.
+pub fn own_process() -> u32 {
     // SAFETY: takes no pointers.
     unsafe { own!(libc::SYS_getpid) as u32 }
 }
@@ -192,7 +205,7 @@ pub fn counters() -> Option<&'static SharedCounters> {
 }
 
 fn counters_of(settings: &RunSettings) -> Option<&'static SharedCounters> {
-    settings.stats.as_ref().and_then(|path| open_shared_stats(path).ok())
+    settings.stats.as_ref().and_then(|place| open_shared_stats(place).ok())
 }
 
 /// Builds the engine, on a stack of its own: the program's may be a small one of a coroutine's. The caller is the
@@ -206,6 +219,7 @@ fn begin_with(settings: RunSettings) -> Result<(), folioswap::Error> {
     let raised = descriptor::raise_limit();
     kept::keep();
     let stats = counters_of(&settings);
+    stats.into_iter().for_each(ending::note_in);
     end_on_panics(stats);
     let built = build(settings, stats);
     drop(raised);
@@ -216,17 +230,11 @@ fn begin_with(settings: RunSettings) -> Result<(), folioswap::Error> {
 /// Whether a filter that was set before this program lets the engine start.
 fn may_start() -> bool {
     own_calls::begin(); // a program of this run may have set it, with the exemption
-    let survives = own_calls::survives_start();
-    if let Ok(true) = survives {
-        return true;
-    }
-    state::say(&format!(
-        "note: the memory of process {} is not paged: the seccomp filter under which it was started ends a process \
-         that makes the calls of folioswap",
-        std::process::id()
-    ));
-    false
+    own_calls::survives_start().unwrap_or(false)
 }
+
+const ENDED_BY_FILTER: &str =
+    "the seccomp filter under which it was started ends a process that makes the calls of folioswap";
 
 fn build(settings: RunSettings, stats: Option<&'static SharedCounters>) -> Result<Arena, folioswap::Error> {
     let mut managed_bytes = settings.memory_bytes;
@@ -243,7 +251,6 @@ fn build(settings: RunSettings, stats: Option<&'static SharedCounters>) -> Resul
         builder = builder.device(device);
     }
     if let Some(stats) = stats {
-        ending::note_in(stats);
         builder = builder.shared_stats(stats);
     }
     builder.build()

@@ -26,6 +26,7 @@ pub mod kept;
 pub mod maps;
 pub mod memory;
 pub mod numa;
+pub mod offered;
 pub mod own_calls;
 pub mod own_table;
 pub mod pagemap;

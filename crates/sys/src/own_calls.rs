@@ -48,7 +48,7 @@ pub fn draw_address() -> io::Result<usize> {
     Ok(FIRST + usize::from_ne_bytes(drawn) % NR_PLACES * PAGE_BYTES)
 }
 
-/// Puts the page there. Called once, at the start of the process.
+/// Puts the page there, at the start of the process. Not called again once it has succeeded.
 ///
 /// # Errors
 /// EEXIST: the place is taken. EACCES: the system permits no such page.

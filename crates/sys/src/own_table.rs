@@ -65,7 +65,7 @@ pub fn import(fd: BorrowedFd<'_>) -> io::Result<RawFd> {
     let _alone = keeper.importing.lock().expect("nothing panics under this lock");
     let Some([ours, theirs]) = keeper.sockets() else { return Ok(fd.as_raw_fd()) };
     send(ours, fd.as_raw_fd())?;
-    keeper.run(|| receive(theirs))?
+    keeper.run(|| receive(theirs, libc::MSG_DONTWAIT))?
 }
 
 /// Copies a descriptor of the keeper's table, which is open for reading and writing, into the calling thread's.
@@ -451,7 +451,7 @@ impl Message {
     }
 }
 
-fn send(socket: RawFd, fd: RawFd) -> io::Result<()> {
+pub(crate) fn send(socket: RawFd, fd: RawFd) -> io::Result<()> {
     let mut message = Message::new();
     let header = message.header();
     // SAFETY: the header's control data is in this frame, and has room for one control message with a number (64
@@ -467,10 +467,11 @@ fn send(socket: RawFd, fd: RawFd) -> io::Result<()> {
     .map(drop)
 }
 
-fn receive(socket: RawFd) -> io::Result<RawFd> {
+/// `flags`: of the call.
+pub(crate) fn receive(socket: RawFd, flags: libc::c_int) -> io::Result<RawFd> {
     let mut message = Message::new();
     let mut header = message.header();
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    let flags = flags | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: the kernel writes only where the header points, all within this frame.
     check(unsafe { libc::syscall(libc::SYS_recvmsg, socket, &raw mut header, flags) })?;
     // SAFETY: the header as the kernel filled it in. A control message, if present, holds a number.

@@ -48,6 +48,28 @@ fn read_status(bytes: &mut [u8]) -> io::Result<usize> {
     }
 }
 
+/// Private pages of mapped files that a process has in RAM: what it has written to, and what the loader has relocated.
+/// `process`: its number, or `self`.
+///
+/// # Errors
+/// Its list of mappings cannot be read.
+pub fn of_files(process: &str) -> io::Result<u64> {
+    std::fs::read_to_string(format!("/proc/{process}/smaps")).map(|list| anonymous_in_files(&list))
+}
+
+fn anonymous_in_files(list: &str) -> u64 {
+    let (mut is_file, mut sum) = (false, 0);
+    for line in list.lines() {
+        let mut words = line.split_ascii_whitespace();
+        match words.next() {
+            Some("Anonymous:") if is_file => sum += words.next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0),
+            Some(word) if !word.ends_with(':') => is_file = words.nth(3).is_some_and(|inode| inode != "0"),
+            _ => {}
+        }
+    }
+    sum << 10
+}
+
 /// The peak of one process in RAM: of this one, or the highest among its descendants that have ended and were waited
 /// for.
 #[must_use]
@@ -65,6 +87,14 @@ pub fn peak(of_children: bool) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn written_pages_of_files_are_counted() {
+        let list = "7f00-7f10 rw-p 00000000 08:01 77   /lib/a: b.so\nRss: 16 kB\nAnonymous:     12 kB\n\
+            7f10-7f20 rw-p 00000000 00:00 0 \nAnonymous:     40 kB\n7f20-7f30 r--p 00001000 08:01 78 /x\nAnonymous: 8 kB\n";
+        assert_eq!(anonymous_in_files(list), 20 << 10);
+        assert!(of_files("self").unwrap() > 0, "this program's own");
+    }
 
     #[test]
     fn what_is_touched_is_counted() {

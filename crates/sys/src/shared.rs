@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use crate::check;
@@ -50,7 +50,14 @@ impl<T: Zeroable> SharedMemory<T> {
     /// # Errors
     /// ENOENT: that process is gone. EACCES: it belongs to another user. InvalidData: the size is not this type's.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = File::options().read(true).write(true).open(path)?;
+        Self::of(File::options().read(true).write(true).open(path)?)
+    }
+
+    /// The memory that another process created, by a descriptor of it.
+    ///
+    /// # Errors
+    /// InvalidData: the size is not this type's.
+    pub fn of(file: File) -> io::Result<Self> {
         if file.metadata()?.len() != Self::LEN as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "shared memory of another size"));
         }
@@ -95,9 +102,9 @@ impl<T: Zeroable> Deref for SharedMemory<T> {
     }
 }
 
-impl<T: Zeroable> AsRawFd for SharedMemory<T> {
-    fn as_raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+impl<T: Zeroable> AsFd for SharedMemory<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

@@ -17,6 +17,8 @@ pub struct ProcessMemory {
     pub outside: u64,
     /// The shared memory in that.
     pub shared: u64,
+    /// Private pages of mapped files at its end, as the data of libraries; 0 where `outside` is little.
+    pub of_files: u64,
 }
 
 /// Room for one process's numbers. All zero: unused.
@@ -24,7 +26,7 @@ pub struct ProcessMemory {
 #[derive(Debug, Default)]
 pub struct ProcessRecord {
     pid: AtomicU64,
-    numbers: [AtomicU64; 6],
+    numbers: [AtomicU64; 7],
 }
 
 impl ProcessRecord {
@@ -34,8 +36,8 @@ impl ProcessRecord {
             return false;
         }
         let name = u128::from_ne_bytes(process.name);
-        let ProcessMemory { peak, managed, outside, shared, .. } = *process;
-        let numbers = [name as u64, (name >> 64) as u64, peak, managed, outside, shared];
+        let ProcessMemory { peak, managed, outside, shared, of_files, .. } = *process;
+        let numbers = [name as u64, (name >> 64) as u64, peak, managed, outside, shared, of_files];
         self.numbers.iter().zip(numbers).for_each(|(place, number)| place.store(number, Relaxed));
         true
     }
@@ -43,9 +45,10 @@ impl ProcessRecord {
     /// The process's numbers, if the record is used; to be read after the processes have ended.
     pub fn get(&self) -> Option<ProcessMemory> {
         let pid = self.pid.load(Relaxed);
-        let [low, high, peak, managed, outside, shared] = std::array::from_fn(|at| self.numbers[at].load(Relaxed));
+        let [low, high, peak, managed, outside, shared, of_files] =
+            std::array::from_fn(|at| self.numbers[at].load(Relaxed));
         let name = (u128::from(low) | u128::from(high) << 64).to_ne_bytes();
-        (pid != 0).then_some(ProcessMemory { pid, name, peak, managed, outside, shared })
+        (pid != 0).then_some(ProcessMemory { pid, name, peak, managed, outside, shared, of_files })
     }
 }
 
@@ -59,7 +62,7 @@ mod tests {
         assert_eq!(record.get(), None);
         let mut name = [0; 16];
         name[..6].copy_from_slice(b"python");
-        let process = ProcessMemory { pid: 7, name, peak: 100, managed: 60, outside: 15, shared: 5 };
+        let process = ProcessMemory { pid: 7, name, peak: 100, managed: 60, outside: 15, shared: 5, of_files: 3 };
         assert!(record.claim(&process) && !record.claim(&ProcessMemory { pid: 8, ..process }));
         assert_eq!(record.get(), Some(process));
     }

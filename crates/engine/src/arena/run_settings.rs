@@ -14,6 +14,7 @@ use crate::config::mapping::Mapping;
 use crate::config::size::parse_size;
 use crate::config::swap_in_policy::SwapIn;
 use crate::device::{DeviceSpec, SwapDevice};
+use crate::process::shared_stats::StatsPlace;
 
 /// The options of `folioswap run`.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,8 +37,8 @@ pub struct RunSettings {
     pub eager: bool,
     /// Where the page of `folioswap_sys::own_calls` is, in all processes of the run; 0: nowhere.
     pub own_calls: usize,
-    /// The shared memory with the counters, by a path that other processes can open.
-    pub stats: Option<PathBuf>,
+    /// The shared memory with the counters.
+    pub stats: Option<StatsPlace>,
     /// The file that states the NUMA nodes.
     pub topology: Option<PathBuf>,
     /// Swap devices, with absolute paths because the program may change its directory. Empty: the default file.
@@ -69,10 +70,11 @@ impl RunSettings {
         if self.own_calls != 0 {
             put(&mut text, "own-calls", self.own_calls);
         }
-        for (key, path) in [("stats", &self.stats), ("topology", &self.topology)] {
-            if let Some(path) = path {
-                put_bytes(&mut text, key, path.as_os_str().as_bytes());
-            }
+        if let Some(place) = &self.stats {
+            put(&mut text, "stats", place);
+        }
+        if let Some(path) = &self.topology {
+            put_bytes(&mut text, "topology", path.as_os_str().as_bytes());
         }
         for device in &self.swap {
             put_bytes(&mut text, "swap", &device_bytes(&device.spec));
@@ -138,7 +140,7 @@ impl RunSettings {
             b"lock" => self.lock = text()? == "yes",
             b"eager" => self.eager = text()? == "yes",
             b"own-calls" => self.own_calls = text()?.parse().map_err(|_| "no address")?,
-            b"stats" => self.stats = Some(OsString::from_vec(value).into()),
+            b"stats" => self.stats = Some(text()?.parse().map_err(|()| "no place of counters")?),
             b"topology" => self.topology = Some(OsString::from_vec(value).into()),
             b"swap" => self.swap.push(device(value)?.into()),
             b"prio" | b"node" | b"algo" | b"force" | b"shared" => {
@@ -240,7 +242,7 @@ mod tests {
             lock: true,
             eager: true,
             own_calls: 0x7d00_0000_1000,
-            stats: Some("/proc/7/fd/3".into()),
+            stats: Some("1f:/proc/7/fd/3".parse().unwrap()),
             topology: Some("/t".into()),
             swap: vec![
                 "ram:4097,prio=7,node=1".parse().unwrap(),
@@ -252,7 +254,7 @@ mod tests {
             ],
         };
         let text = b"memory=536870912;faults=direct;mapper=copy;moves=yes;folio=64K;swap-in=madvise;lock=yes;eager=yes;own-calls=137438953476096;\
-            stats=/proc/7/fd/3;topology=/t;swap=ram:4097;prio=7;node=1;swap=/x%3By%3D1%25\xff:9;force=yes;shared=7:8:/proc/9/fd/3;\
+            stats=0000000000000000000000000000001f:/proc/7/fd/3;topology=/t;swap=ram:4097;prio=7;node=1;swap=/x%3By%3D1%25\xff:9;force=yes;shared=7:8:/proc/9/fd/3;\
             swap=zram:8388608;algo=zstd";
         assert_eq!(settings.encode().as_bytes(), text);
         assert_eq!(RunSettings::parse(text), Ok(settings));
@@ -268,6 +270,7 @@ mod tests {
             (b"memory=1G;faults=none", "none"),
             (b"memory=1G;faults=\xff", "not UTF-8"),
             (b"memory=1G;lock=\xff", "not UTF-8"),
+            (b"memory=1G;stats=/proc/7", "counters"),
             (b"memory=1G;swap=/a;shared=1:2:/a\xff", "not UTF-8"),
             (b"memory=1G;folio=3M", "3M"),
             (b"memory=1G;swap-in=soon", "soon"),

@@ -68,12 +68,19 @@ pub(crate) fn try_userfaultfd(wanted: FaultMode) -> Result<(FaultMode, Userfault
         match Userfaultfd::open(Delivery::Monitor) {
             Ok((uffd, _, _)) => return Ok((FaultMode::Monitor, uffd)),
             Err(error) if wanted == FaultMode::Monitor => {
-                return Err(Error::NoUserfaultfd { mode: "monitor", reason: error.to_string() });
+                return Err(no_userfaultfd("monitor", &error));
             }
             Err(_) => {}
         }
     }
-    let (uffd, _, _) = Userfaultfd::open(Delivery::Sigbus)
-        .map_err(|error| Error::NoUserfaultfd { mode: "direct", reason: error.to_string() })?;
+    let (uffd, _, _) = Userfaultfd::open(Delivery::Sigbus).map_err(|error| no_userfaultfd("direct", &error))?;
     Ok((FaultMode::Direct, uffd))
+}
+
+fn no_userfaultfd(mode: &'static str, error: &UffdError) -> Error {
+    let help = match error {
+        UffdError::NotSupported => "",
+        _ => ": run as root, or `sysctl vm.unprivileged_userfaultfd=1`",
+    };
+    Error::NoUserfaultfd { mode, reason: error.to_string(), help }
 }

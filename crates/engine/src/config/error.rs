@@ -33,14 +33,14 @@ pub enum Error {
     #[error(transparent)]
     Size(#[from] SizeError),
     /// The program may not use userfaultfd in the requested mode.
-    #[error(
-        "userfaultfd is not permitted for {mode} faults ({reason}): run as root, or `sysctl vm.unprivileged_userfaultfd=1`"
-    )]
+    #[error("userfaultfd is not permitted for {mode} faults ({reason}){help}")]
     NoUserfaultfd {
         /// The requested delivery of faults.
         mode: &'static str,
         /// The kernel's error.
         reason: String,
+        /// What would permit it, if anything would.
+        help: &'static str,
     },
     /// Mapping by `UFFDIO_MOVE` was requested, but does not work on this kernel.
     #[error("mapping by UFFDIO_MOVE is not available here ({0}): use the copy mapper, or Linux 6.8 and later")]

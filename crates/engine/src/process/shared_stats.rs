@@ -1,10 +1,14 @@
 //! Counters that one process updates and another one prints.
 
+use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use folioswap_core::{DeviceIo, DeviceRecord, ProcessMemory, ProcessRecord, Stats};
+use folioswap_sys::offered::{self, Key};
 use folioswap_sys::shared::{SharedMemory, Zeroable};
 
 use crate::config::limits::MAX_DEVICES;
@@ -37,10 +41,15 @@ pub struct SharedCounters {
     processes: [ProcessRecord; MOST_PROCESSES],
     /// Processes that ended because code of folioswap panicked.
     defects: AtomicU64,
+    /// Processes that have said why their memory is not paged, by their numbers; 0: no more.
+    unpaged: [AtomicU64; MOST_UNPAGED],
 }
 
 /// Processes whose memory is noted: the first ones to end.
 const MOST_PROCESSES: usize = 256;
+
+/// Processes noted that are not paged: the first ones to say so.
+const MOST_UNPAGED: usize = 64;
 
 // SAFETY: `repr(C)`, with fields of atomic numbers, without pointers or destructors. All-zero bytes are their empty
 // value, and so is any value that another process of this program stores.
@@ -75,6 +84,19 @@ impl SharedCounters {
         self.defects.load(Ordering::Relaxed)
     }
 
+    /// Notes that a process has said why its memory is not paged.
+    pub fn note_unpaged(&self, process: u32) {
+        let is_free = |place: &&AtomicU64| {
+            place.compare_exchange(0, process.into(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        let _ = self.unpaged.iter().find(is_free);
+    }
+
+    /// The processes that have said so.
+    pub fn unpaged(&self) -> impl Iterator<Item = u32> {
+        self.unpaged.iter().map(|place| place.load(Ordering::Relaxed) as u32).take_while(|&process| process != 0)
+    }
+
     /// The processes that have ended.
     #[must_use]
     pub fn ended(&self) -> Vec<ProcessMemory> {
@@ -87,7 +109,30 @@ impl SharedCounters {
     }
 }
 
-/// Counters in memory that other processes of the same user can open by [`SharedStats::path`].
+/// How the processes of a run find its counters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StatsPlace {
+    /// For those that cannot open the path.
+    key: Key,
+    path: PathBuf,
+}
+
+impl fmt::Display for StatsPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.key, self.path.display())
+    }
+}
+
+impl FromStr for StatsPlace {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (key, path) = text.split_once(':').ok_or(())?;
+        Ok(StatsPlace { key: key.parse()?, path: path.into() })
+    }
+}
+
+/// Counters in memory that other processes can open ([`SharedStats::offer`]).
 pub struct SharedStats(SharedMemory<SharedCounters>);
 
 impl SharedStats {
@@ -99,10 +144,15 @@ impl SharedStats {
         SharedMemory::create("folioswap-stats").map(SharedStats)
     }
 
-    /// The path by which others open it while this process lives.
-    #[must_use]
-    pub fn path(&self) -> PathBuf {
-        self.0.path()
+    /// Lets others open it while this process lives.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn offer(&self) -> io::Result<StatsPlace> {
+        let key = Key::draw()?;
+        // Without sockets, those of the same user and root find it.
+        let _ = offered::offer(key, self.0.as_fd().try_clone_to_owned()?);
+        Ok(StatsPlace { key, path: self.0.path() })
     }
 
     /// The counters.
@@ -115,9 +165,10 @@ impl SharedStats {
 /// Opens the counters of another process.
 ///
 /// # Errors
-/// The kernel's. `InvalidData` if the path is something else.
-pub fn open_shared_stats(path: &Path) -> io::Result<&'static SharedCounters> {
-    SharedMemory::<SharedCounters>::open(path).map(SharedMemory::leak)
+/// The kernel's. `InvalidData` if it is something else.
+pub fn open_shared_stats(place: &StatsPlace) -> io::Result<&'static SharedCounters> {
+    let by_path = SharedMemory::<SharedCounters>::open(&place.path);
+    by_path.or_else(|_| SharedMemory::of(offered::ask(place.key)?.into())).map(SharedMemory::leak)
 }
 
 /// Counters of an arena: private, or in memory shared with the process that prints them.
@@ -155,7 +206,7 @@ mod tests {
     #[test]
     fn processes_find_a_device_by_its_name() {
         let shared = SharedStats::new().unwrap();
-        let other = open_shared_stats(&shared.path()).unwrap();
+        let other = open_shared_stats(&shared.offer().unwrap()).unwrap();
         for (counters, name, len) in [(shared.get(), "a", 1), (other, "b", 10), (other, "a", 100)] {
             let _ = counters.device(name).unwrap().count(Direction::Write, len);
         }
@@ -163,5 +214,9 @@ mod tests {
         assert_eq!(seen, [("a".to_owned(), 101), ("b".to_owned(), 10)]);
         let others: Vec<_> = (0..MAX_DEVICES).map(|index| other.device(&index.to_string()).is_some()).collect();
         assert_eq!(others.iter().filter(|found| **found).count(), MAX_DEVICES - 2, "no room for more");
+        let place = shared.offer().unwrap();
+        assert_eq!(place.to_string().parse(), Ok(place.clone()));
+        let by_key = open_shared_stats(&StatsPlace { path: "/proc/none".into(), ..place }).unwrap();
+        assert_eq!(by_key.devices().len(), MAX_DEVICES);
     }
 }

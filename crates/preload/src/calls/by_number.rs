@@ -173,9 +173,12 @@ unsafe fn memory(number: c_long, words: &Words) -> Option<isize> {
             libc::SYS_munlock => protection::munlock(at, b) as isize,
             libc::SYS_mlockall => protection::mlockall(a as c_int) as isize,
             libc::SYS_ioctl => ioctl::perform(b as u64, c as *const _, || raw(number, words) as isize),
-            libc::SYS_ptrace => remote::traced(a as u32, b as i32, c, || {
-                cover::repeat(|| cover::touch(d as *const u8, cover::UNKNOWN_BYTES), || raw(number, words) as isize)
-            }),
+            libc::SYS_ptrace => match remote::trace_later(a as u32) {
+                Some(result) => result as isize,
+                None => remote::traced(a as u32, b as i32, c, || {
+                    cover::repeat(|| cover::touch(d as *const u8, cover::UNKNOWN_BYTES), || raw(number, words) as isize)
+                }),
+            },
             SYS_MSEAL => {
                 hand_over(&(a..a.saturating_add(mapping::pages(b))));
                 raw(number, words) as isize
@@ -430,7 +433,7 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
             libc::SYS_execve | libc::SYS_execveat => {
                 let at = if number == libc::SYS_execve { [a, b, c] } else { [b, c, d] };
                 let touch = || process::touch(at[0] as *const _, at[1] as *const _, at[2] as *const _);
-                cover::repeat(touch, || signals::inherited(|| raw(number, words) as isize))
+                process::execute(touch, || raw(number, words) as isize)
             }
             // The kernel writes there when the thread ends.
             libc::SYS_set_tid_address => {

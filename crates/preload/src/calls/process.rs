@@ -7,7 +7,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use libc::{FILE, pid_t};
 
-use crate::calls::cover::{self, Held};
+use crate::calls::cover::{self, Held, Outcome};
+use crate::calls::remote;
 use crate::export::{export, real};
 use crate::faults::robust;
 use crate::faults::signals::inherited;
@@ -31,12 +32,17 @@ pub fn touch(path: *const c_char, arguments: List, environment: List) {
     cover::texts(environment);
 }
 
+/// Executes a program by `call`, for which `touch` brings in what the kernel reads.
+pub fn execute<R: Outcome + From<i8>>(touch: impl Fn(), call: impl Fn() -> R) -> R {
+    cover::repeat(touch, || inherited(|| if remote::begin_traced() { call() } else { R::from(-1) }))
+}
+
 export! {
     fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
         let real = EXECVE.get();
         robust::bring_in();
         // SAFETY: passes the caller's arguments on unchanged.
-        cover::repeat(|| touch(path, arguments, environment), || inherited(|| unsafe { real(path, arguments, environment) }))
+        execute(|| touch(path, arguments, environment), || unsafe { real(path, arguments, environment) })
     }
 }
 
@@ -45,7 +51,7 @@ export! {
         let real = EXECV.get();
         robust::bring_in();
         // SAFETY: passes the caller's arguments on unchanged.
-        cover::repeat(|| touch(path, arguments, environment()), || inherited(|| unsafe { real(path, arguments) }))
+        execute(|| touch(path, arguments, environment()), || unsafe { real(path, arguments) })
     }
 }
 
@@ -54,7 +60,7 @@ export! {
         let real = EXECVP.get();
         robust::bring_in();
         // SAFETY: passes the caller's arguments on unchanged.
-        cover::repeat(|| touch(path, arguments, environment()), || inherited(|| unsafe { real(path, arguments) }))
+        execute(|| touch(path, arguments, environment()), || unsafe { real(path, arguments) })
     }
 }
 
@@ -63,7 +69,7 @@ export! {
         let real = EXECVPE.get();
         robust::bring_in();
         // SAFETY: passes the caller's arguments on unchanged.
-        cover::repeat(|| touch(path, arguments, environment), || inherited(|| unsafe { real(path, arguments, environment) }))
+        execute(|| touch(path, arguments, environment), || unsafe { real(path, arguments, environment) })
     }
 }
 
@@ -73,7 +79,7 @@ export! {
         let (real, none) = (FEXECVE.get(), std::ptr::null());
         robust::bring_in();
         // SAFETY: passes the caller's arguments on unchanged.
-        cover::repeat(|| touch(none, arguments, environment), || inherited(|| unsafe { real(fd, arguments, environment) }))
+        execute(|| touch(none, arguments, environment), || unsafe { real(fd, arguments, environment) })
     }
 }
 
@@ -82,9 +88,9 @@ export! {
         real!(EXECVEAT = c"execveat": fn(c_int, *const c_char, List, List, c_int) -> c_int);
         let real = EXECVEAT.get();
         // SAFETY: passes the caller's arguments on unchanged.
-        let call = || inherited(|| unsafe { real(at, path, arguments, environment, flags) });
+        let call = || unsafe { real(at, path, arguments, environment, flags) };
         robust::bring_in();
-        cover::repeat(|| touch(path, arguments, environment), call)
+        execute(|| touch(path, arguments, environment), call)
     }
 }
 

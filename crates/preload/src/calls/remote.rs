@@ -8,14 +8,15 @@
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap_sys::own_calls;
-use libc::{FILE, iovec, mode_t, pid_t};
+use folioswap_sys::static_tls::StaticTls;
+use folioswap_sys::{own_calls, static_tls};
+use libc::{FILE, PTRACE_TRACEME, iovec, mode_t, pid_t};
 
 use crate::calls::cover::{self, repeat, text};
 use crate::calls::{io, vectors};
 use crate::export::{export, real};
 use crate::real::kernel;
-use crate::{guard, state};
+use crate::{guard, start, state};
 
 /// Whether the program may have such a file.
 static OPENED: AtomicBool = AtomicBool::new(false);
@@ -296,10 +297,41 @@ pub fn traced<R: cover::Outcome>(what: c_uint, process: pid_t, addr: usize, call
     }
 }
 
+static_tls! {
+    /// The child that is to be traced once it executes a program; 0: none.
+    static TRACED: u32 = "folioswap_traced";
+}
+
+/// A process that shares its parent's memory asks to be traced. The parent waits until it executes a program (vfork),
+/// and cannot let it go on after the signal of a fault. So it is traced from then on only. `None`: it is another call.
+pub fn trace_later(what: c_uint) -> Option<c_int> {
+    if what != PTRACE_TRACEME || guard::inside() || !state::direct() || start::is_own_process() {
+        return None;
+    }
+    let process = start::own_process();
+    if TRACED.replace(process) == process {
+        state::fail(libc::EPERM);
+        return Some(-1);
+    }
+    Some(0)
+}
+
+/// Called before a program is executed, with all in RAM that the call needs. `false`: the call is to fail with errno.
+pub fn begin_traced() -> bool {
+    if TRACED.get() == 0 || TRACED.replace(0) != start::own_process() {
+        return true; // a child of vfork leaves the thread-local storage to its parent
+    }
+    // SAFETY: takes no pointers.
+    unsafe { kernel!(libc::SYS_ptrace, PTRACE_TRACEME, 0, 0, 0) == 0 }
+}
+
 real!(PTRACE = c"ptrace": fn(c_uint, pid_t, *mut c_void, *mut c_void) -> c_long);
 
 export! {
     fn ptrace(what: c_uint, pid: pid_t, at: *mut c_void, data: *mut c_void) -> c_long {
+        if let Some(result) = trace_later(what) {
+            return result.into();
+        }
         let real = PTRACE.get();
         let touch = || [at, data].iter().for_each(|at| cover::touch(*at, cover::UNKNOWN_BYTES));
         let kept = state::errno();
