@@ -1,12 +1,15 @@
 //! What a request of io_uring names, by its operation.
 
+use std::ffi::c_int;
 use std::ops::Range;
 
 use libc::{iovec, msghdr, timespec};
 
 use crate::calls::access;
 use crate::calls::{cover, vectors};
-use crate::map::adopt;
+use crate::map::hand_over::hand_over;
+use crate::map::mapping::pages;
+use crate::map::{adopt, advice};
 use crate::{guard, state};
 
 /// A submission queue entry.
@@ -27,6 +30,10 @@ pub struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == 64);
 
+/// The request begins when those before it have ended.
+const DRAINS: u8 = 1 << 1;
+/// The next request begins when this one has ended. Either way: a failure ends the chain, or does not.
+const LINKS: u8 = 1 << 2 | 1 << 3;
 /// The kernel chooses the buffer.
 const CHOOSES_BUFFER: u8 = 1 << 5;
 /// No completion follows if the request succeeds.
@@ -35,6 +42,10 @@ const IS_QUIET: u8 = 1 << 6;
 const SEND_FIXED: u16 = 1 << 2;
 const SEND_REPORTS: u16 = 1 << 3;
 
+/// Where the first of the last words has the number of registered rights.
+const PERSONALITY: u64 = 0xffff_0000;
+
+const NOP: u8 = 0;
 const READV: u8 = 1;
 const WRITEV: u8 = 2;
 const SENDMSG: u8 = 9;
@@ -49,6 +60,7 @@ const FILES_UPDATE: u8 = 20;
 const STATX: u8 = 21;
 const READ: u8 = 22;
 const WRITE: u8 = 23;
+const MADVISE: u8 = 25;
 const SEND: u8 = 26;
 const RECV: u8 = 27;
 const OPENAT2: u8 = 28;
@@ -77,6 +89,11 @@ const STRUCTURE_BYTES: usize = 256;
 impl Entry {
     pub fn is_quiet(&self) -> bool {
         self.flags & IS_QUIET != 0
+    }
+
+    /// Whether the next request waits for this one.
+    pub fn is_linked(&self) -> bool {
+        self.flags & LINKS != 0
     }
 
     /// If the request provides buffers from which the kernel chooses: their group, and the number of the first.
@@ -108,6 +125,31 @@ pub unsafe fn send_plainly(entry: *mut Entry) {
             entry.priority &= !SEND_REPORTS;
         }
     }
+}
+
+/// Follows advice about memory, of which the engine must know. What was followed leaves the kernel a request that does
+/// nothing. If the request waits for others, the kernel follows the advice in its turn: the memory is no longer managed.
+///
+/// # Safety
+/// The program's entry, which the kernel has not taken.
+pub unsafe fn advise(entry: *mut Entry, is_chained: bool) {
+    // SAFETY: the caller upholds this function's own contract.
+    let entry = unsafe { &mut *entry };
+    // The length has 64 bits since Linux 6.11. The kernel refuses a request with words that it does not use.
+    let len = if entry.second != 0 { entry.second as usize } else { entry.len as usize };
+    if entry.operation != MADVISE || entry.rest[0] & !PERSONALITY != 0 {
+        return;
+    }
+    let addr = entry.addr as usize;
+    if is_chained || entry.flags & DRAINS != 0 {
+        return hand_over(&(addr..addr.saturating_add(pages(len))));
+    }
+    let kept = state::errno();
+    // SAFETY: the program's own advice.
+    if unsafe { advice::madvise(addr as *mut _, len, entry.more as c_int) } == 0 {
+        (entry.operation, entry.second, entry.addr, entry.len, entry.more) = (NOP, 0, 0, 0, 0);
+    }
+    state::fail(kept); // the kernel repeats what has failed, and tells the error
 }
 
 /// Adds the list of buffers at an address, and the buffers.

@@ -349,6 +349,14 @@ unsafe fn before_submission(fd: c_int, count: u32) -> Vec<Hold> {
         let _guard = guard::enter();
         rings().iter_mut().find(|ring| ring.fd == fd).map(|ring| ring.entries(count)).unwrap_or_default()
     };
+    let mut is_chained = false;
+    for &entry in &entries {
+        // SAFETY: the program's entry, which the kernel has not taken. The program changes it no more.
+        unsafe {
+            ring_requests::advise(entry, is_chained);
+            is_chained = (*entry).is_linked();
+        }
+    }
     let mut brief = Vec::new();
     for entry in entries {
         // SAFETY: the program's entry, which the kernel has not taken. The program changes it no more.
