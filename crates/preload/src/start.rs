@@ -140,6 +140,11 @@ pub fn waiting() -> Waiting {
 /// The process that waits: not a child that shares its memory until it executes a program.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
+/// Whether this is not a child that shares the process's memory.
+pub fn is_own_process() -> bool {
+    own_process() == PROCESS.load(Ordering::Relaxed)
+}
+
 /// In a forked child: it waits as its parent did.
 pub fn begin_child() {
     adopt::begin_child();
@@ -149,7 +154,7 @@ pub fn begin_child() {
 /// Called before something for which the engine must run: starts it, unless it runs or is not wanted. If that fails,
 /// says so, and the program goes on without it.
 pub fn now() {
-    if state::phase() != Phase::Waiting || guard::inside() || own_process() != PROCESS.load(Ordering::Relaxed) {
+    if state::phase() != Phase::Waiting || guard::inside() || !is_own_process() {
         return;
     }
     let _guard = guard::enter();

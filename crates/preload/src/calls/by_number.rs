@@ -55,6 +55,7 @@ pub unsafe fn call(number: c_long, words: &Words) -> isize {
         let result = make(number, words);
         if result >= 0 && !guard::inside() {
             remote::note_call(number, words);
+            descriptors::note_copy(number, words, result);
         }
         result
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use libc::{iovec, msghdr, timespec};
 
-use crate::calls::access;
+use crate::calls::access::{self, Access};
 use crate::calls::{cover, vectors};
 use crate::map::hand_over::hand_over;
 use crate::map::mapping::pages;
@@ -75,16 +75,21 @@ const FSETXATTR: u8 = 41;
 const GETXATTR: u8 = 44;
 const SEND_ZC: u8 = 47;
 const SENDMSG_ZC: u8 = 48;
+const URING_CMD: u8 = 46;
 const WAITID: u8 = 50;
 const FUTEX_WAIT: u8 = 51;
 const FUTEX_WAKE: u8 = 52;
 const FUTEX_WAITV: u8 = 53;
 const BIND: u8 = 56;
 const EPOLL_WAIT: u8 = 59;
+const READV_FIXED: u8 = 60;
+const WRITEV_FIXED: u8 = 61;
 const PIPE: u8 = 62;
 
 /// Bytes of a structure that the kernel may access, at most.
 const STRUCTURE_BYTES: usize = 256;
+/// The longest value that a command of a socket tells or sets.
+const VALUE_BYTES: usize = 64 << 10;
 
 impl Entry {
     pub fn is_quiet(&self) -> bool {
@@ -127,8 +132,8 @@ pub unsafe fn send_plainly(entry: *mut Entry) {
     }
 }
 
-/// Follows advice about memory, of which the engine must know. What was followed leaves the kernel a request that does
-/// nothing. If the request waits for others, the kernel follows the advice in its turn: the memory is no longer managed.
+/// Follows advice about memory, of which the engine must know. The kernel then gets a request that does nothing. If the
+/// request waits for others, the kernel follows the advice in its turn, and the memory is no longer managed.
 ///
 /// # Safety
 /// The program's entry, which the kernel has not taken.
@@ -170,6 +175,33 @@ fn add_message(ranges: &mut Vec<Range<usize>>, addr: usize) {
         ranges.push(name..name.saturating_add(message.msg_namelen as usize));
         ranges.push(control..control.saturating_add(message.msg_controllen));
         add_list(ranges, message.msg_iov as usize, message.msg_iovlen);
+    }
+}
+
+/// Words to wait on, as futex_waitv has them.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Waiter {
+    value: u64,
+    word: usize,
+    flags: [u32; 2],
+}
+
+/// The most words that a call or a request waits on.
+const MOST_WAITERS: usize = 128;
+
+/// Adds the list of words to wait on at an address, and the words.
+pub fn add_waiters(ranges: &mut Vec<Range<usize>>, addr: usize, count: usize) {
+    let count = count.min(MOST_WAITERS);
+    let len = count * size_of::<Waiter>();
+    if !access::is_open(addr, len, Access::Read) {
+        return; // the kernel says so
+    }
+    ranges.push(addr..addr + len);
+    for index in 0..count {
+        // SAFETY: an entry of the program's list, which can be read.
+        let one = unsafe { (addr as *const Waiter).add(index).read_unaligned() };
+        ranges.push(one.word..one.word.saturating_add(size_of::<u32>()));
     }
 }
 
@@ -229,7 +261,15 @@ pub fn named(entry: &Entry) -> Vec<Range<usize>> {
         PROVIDE_BUFFERS => add(addr, len.saturating_mul(entry.fd.max(0) as usize)),
         WAITID => add(second, size_of::<libc::siginfo_t>()),
         FUTEX_WAIT | FUTEX_WAKE => add(addr, 4),
-        FUTEX_WAITV => add(addr, len.saturating_mul(24)),
+        FUTEX_WAITV => add_waiters(&mut ranges, addr, len),
+        // The buffers are registered.
+        READV_FIXED | WRITEV_FIXED => add(addr, len.saturating_mul(size_of::<iovec>())),
+        // A socket's value is at the word after its length. What other files take is unknown.
+        URING_CMD => {
+            add(addr, STRUCTURE_BYTES);
+            let value_len = (entry.rest[0] >> 32) as usize;
+            add(entry.rest[1] as usize, value_len.clamp(STRUCTURE_BYTES, VALUE_BYTES));
+        }
         PIPE => add(addr, 8),
         _ => {}
     }

@@ -24,7 +24,7 @@ real!(VM_READ = c"process_vm_readv": fn(pid_t, *const iovec, c_ulong, *const iov
 real!(VM_WRITE = c"process_vm_writev": fn(pid_t, *const iovec, c_ulong, *const iovec, c_ulong, c_ulong) -> isize);
 
 /// The most buffers that the kernel takes at once.
-const MOST_BUFFERS: usize = 1024;
+pub const MOST_BUFFERS: usize = 1024;
 
 /// The most bytes that are replaced at a time for a byte stream, of which each call may transfer a part.
 const MOST_STREAM_BYTES: usize = 1 << 20;
