@@ -20,6 +20,7 @@ use folioswap_sys::static_tls::StaticTls;
 
 use crate::alloc::heap::PRIVATE;
 use crate::calls::access::{self, Access};
+use crate::calls::size_limit;
 use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES};
 use crate::real::own;
 use crate::{guard, state};
@@ -466,6 +467,11 @@ pub fn send(
     if pieces != Pieces::Pinned && !needed(buffer as usize, len) {
         return call(buffer, len, 0);
     }
+    let has_limit = matches!(pieces, Pieces::Storage | Pieces::Pinned);
+    let call = |at, len, done| match done {
+        1.. if has_limit => size_limit::go_on(|| call(at, len, done)),
+        _ => call(at, len, done),
+    };
     if pieces == Pieces::Whole && len > MOST_MESSAGE_BYTES {
         state::fail(libc::EMSGSIZE);
         return -1;

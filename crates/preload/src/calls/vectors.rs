@@ -10,7 +10,7 @@ use libc::{iovec, msghdr, pid_t};
 
 use crate::calls::access::{self, Access};
 use crate::calls::cover::{self, Bounce, Grant, Held, Kind};
-use crate::calls::remote;
+use crate::calls::{remote, size_limit};
 use crate::export::{export, real};
 use crate::{guard, state};
 
@@ -288,6 +288,10 @@ unsafe fn transfer(
         state::fail(libc::EMSGSIZE);
         return -1;
     }
+    let call = |list, count, done| match done {
+        1.. if plan.is_held && !is_received => size_limit::go_on(|| call(list, count, done)),
+        _ => call(list, count, done),
+    };
     let mut done = 0;
     loop {
         let all = part(theirs, done, usize::MAX);
