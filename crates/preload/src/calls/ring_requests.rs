@@ -101,9 +101,11 @@ impl Entry {
         self.flags & LINKS != 0
     }
 
-    /// If the request provides buffers from which the kernel chooses: their group, and the number of the first.
-    pub fn provided(&self) -> Option<(u16, u16)> {
-        (self.operation == PROVIDE_BUFFERS).then_some((self.rest[0] as u16, self.second as u16))
+    /// If the request provides buffers from which the kernel chooses: their group and numbers.
+    pub fn provided(&self) -> Option<impl Iterator<Item = (u16, u16)> + use<>> {
+        let (group, first) = (self.rest[0] as u16, self.second as u16);
+        let names = (0..self.fd.clamp(0, 1 << 16)).map(move |index| (group, first.wrapping_add(index as u16)));
+        (self.operation == PROVIDE_BUFFERS).then_some(names)
     }
 }
 
@@ -188,7 +190,7 @@ struct Waiter {
 }
 
 /// The most words that a call or a request waits on.
-const MOST_WAITERS: usize = 128;
+pub const MOST_WAITERS: usize = 128;
 
 /// Adds the list of words to wait on at an address, and the words.
 pub fn add_waiters(ranges: &mut Vec<Range<usize>>, addr: usize, count: usize) {

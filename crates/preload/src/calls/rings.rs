@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_long};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 use libc::iovec;
 
@@ -86,10 +86,13 @@ struct Pending {
 }
 
 /// A hold, and the blocks that it is counted for.
-struct Hold {
+pub struct Hold {
     _held: Held,
     blocks: Range<usize>,
 }
+
+/// Holds that end: of quiet requests, and of buffers that the kernel chose from.
+type Over = (Vec<Hold>, Vec<Arc<Vec<Hold>>>);
 
 pub struct Ring {
     /// Its descriptors.
@@ -102,9 +105,9 @@ pub struct Ring {
     /// The entries before this one were covered.
     covered: u32,
     pending: HashMap<u64, Pending>,
-    /// Buffers from which the kernel chooses, by their group and first number. They are held until others have these
-    /// numbers, because nothing tells that they are used up.
-    provided: HashMap<(u16, u16), Vec<Hold>>,
+    /// Buffers from which the kernel chooses, by their group and number: all that one request has provided. They are
+    /// held until others have their numbers, because nothing tells that they are used up.
+    provided: HashMap<(u16, u16), Arc<Vec<Hold>>>,
     /// The memory of the newest requests that tell nothing of their end.
     quiet: VecDeque<Hold>,
 }
@@ -135,7 +138,7 @@ fn blocks() -> MutexGuard<'static, HashMap<usize, usize>> {
 
 impl Hold {
     /// `None`: requests would hold more than half of the budget.
-    fn new(range: &Range<usize>) -> Option<Hold> {
+    pub fn new(range: &Range<usize>) -> Option<Hold> {
         let most = state::space()?.memory() as usize / 2 / BLOCK_BYTES;
         let of = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
         {
@@ -201,10 +204,11 @@ impl Ring {
 
     /// Notes what a request has held. Returns what is held no more. A quiet request ends before the next one of its
     /// chain that is not: `of_chain` has their holds meanwhile.
-    fn note_request(&mut self, entry: &Entry, mut holds: Vec<Hold>, of_chain: &mut Vec<Hold>) -> Vec<Hold> {
-        let mut over = Vec::new();
-        if let Some(name) = entry.provided() {
-            over.extend(self.provided.insert(name, std::mem::take(&mut holds)).into_iter().flatten());
+    fn note_request(&mut self, entry: &Entry, mut holds: Vec<Hold>, of_chain: &mut Vec<Hold>) -> Over {
+        let mut over = Over::default();
+        if let Some(names) = entry.provided() {
+            let all = Arc::new(std::mem::take(&mut holds));
+            over.1.extend(names.filter_map(|name| self.provided.insert(name, Arc::clone(&all))));
         }
         if entry.is_quiet() {
             of_chain.extend(holds);
@@ -217,7 +221,7 @@ impl Ring {
         }
         if !entry.is_linked() {
             self.quiet.extend(of_chain.drain(..));
-            over.extend(self.quiet.drain(..self.quiet.len().saturating_sub(MOST_QUIET)));
+            over.0.extend(self.quiet.drain(..self.quiet.len().saturating_sub(MOST_QUIET)));
         }
         over
     }
@@ -428,10 +432,8 @@ unsafe fn before_submission(fd: c_int, count: u32) {
         let entry = unsafe { &*entry };
         let holds = hold(ring_requests::named(entry));
         let _guard = guard::enter();
-        let over = match rings().iter_mut().find(|ring| ring.fds.contains(&fd)) {
-            Some(ring) => ring.note_request(entry, holds, &mut of_chain),
-            None => holds,
-        };
+        let ring_of = |ring: &&mut Ring| ring.fds.contains(&fd);
+        let over = rings().iter_mut().find(ring_of).map(|ring| ring.note_request(entry, holds, &mut of_chain));
         drop(over); // without the lock
     }
 }
