@@ -71,6 +71,13 @@ int main(void) {
     out();
     wordexp_t words;
     CHECK(wordexp("$(echo $HERE)", &words, 0) == 0 && words.we_wordc == 1 && !strcmp(words.we_wordv[0], "there"));
+    /* What cannot be read is the kernel's to refuse. */
+    pid_t child;
+    char *words_of_it[] = {"true", 0}, *bad[] = {"true", (char *)8, 0}, **volatile nowhere = (char **)8;
+    CHECK(posix_spawn(&child, (char *)8, 0, 0, words_of_it, environ) == EFAULT);
+    CHECK(posix_spawn(&child, "/bin/true", 0, 0, bad, environ) == EFAULT);
+    CHECK(posix_spawn(&child, "/bin/true", 0, 0, words_of_it, bad) == EFAULT);
+    CHECK(posix_spawn(&child, "/bin/true", 0, 0, words_of_it, nowhere) == EFAULT);
     puts("ok");
     return 0;
 }

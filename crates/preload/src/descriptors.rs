@@ -48,6 +48,28 @@ pub fn by_number(number: c_long, arguments: &[usize; 6]) -> Option<isize> {
     concerned.then_some(-(libc::EBADF as isize))
 }
 
+/// Notes the copy of a descriptor that a call made by number has returned.
+pub fn note_copy(number: c_long, arguments: &[usize; 6], copy: isize) {
+    let copies = match number {
+        libc::SYS_dup | libc::SYS_dup2 | libc::SYS_dup3 => true,
+        libc::SYS_fcntl => is_for_copy(arguments[1] as c_int),
+        _ => false,
+    };
+    if copies {
+        rings::note_copy(arguments[0] as c_int, copy as c_int);
+    }
+}
+
+fn is_for_copy(request: c_int) -> bool {
+    matches!(request, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
+}
+
+/// The result of a call that copies a descriptor.
+fn copied(fd: c_int, copy: c_int) -> c_int {
+    rings::note_copy(fd, copy);
+    copy
+}
+
 /// Closes a range of descriptors except the engine's. Returns 0 or a negative error number.
 fn close_others(first: c_uint, last: c_uint, flags: c_uint) -> c_long {
     let close = |first: c_uint, last: c_uint| {
@@ -125,7 +147,7 @@ export! {
             return not_open();
         }
         // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { kernel!(libc::SYS_dup, fd) as c_int }
+        copied(fd, unsafe { kernel!(libc::SYS_dup, fd) as c_int })
     }
 }
 
@@ -137,7 +159,7 @@ export! {
         real!(REAL = c"dup2": fn(c_int, c_int) -> c_int);
         rings::forget(|ring| ring == target && ring != fd);
         // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { REAL.get()(fd, target) }
+        copied(fd, unsafe { REAL.get()(fd, target) })
     }
 }
 
@@ -155,7 +177,7 @@ export! {
         }
         rings::forget(|ring| ring == target && ring != fd);
         // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { kernel!(libc::SYS_dup3, fd, target, flags) as c_int }
+        copied(fd, unsafe { kernel!(libc::SYS_dup3, fd, target, flags) as c_int })
     }
 }
 
@@ -166,10 +188,11 @@ export! {
         }
         let real = FCNTL.get();
         // SAFETY: passes the caller's arguments on unchanged, repeatedly while a page is missing.
-        crate::calls::cover::repeat(
+        let result = crate::calls::cover::repeat(
             || crate::calls::cover::touch(argument, size_of::<libc::flock>()),
             || unsafe { real(fd, request, argument) },
-        )
+        );
+        if is_for_copy(request) { copied(fd, result) } else { result }
     }
 }
 

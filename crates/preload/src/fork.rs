@@ -78,7 +78,7 @@ struct Resting {
     _known: [MutexGuard<'static, RangeSet>; 5],
     _blocks: huge::Blocks,
     _stacks: (threads::Stacks, signal_stack::Spare),
-    _requests: aio::Requests,
+    _requests: aio::Locked,
     _key: threads::Key,
 }
 

@@ -194,6 +194,8 @@ const EXEMPT: &[Exempt] = &[
     any(libc::SYS_getsockopt),
     any(libc::SYS_sigaltstack),
     any(libc::SYS_rt_sigaction),
+    any(libc::SYS_rt_sigpending),
+    any(libc::SYS_rt_sigtimedwait),
     only(libc::SYS_prctl, 0, u32::MAX, SET_DISPATCH),
     only(libc::SYS_prctl, 0, u32::MAX, libc::PR_SET_NAME as u32),
     any(libc::SYS_exit),

@@ -1,5 +1,7 @@
 //! The C library's asynchronous I/O. Its own threads, which cannot resolve faults, access the buffers and control
-//! blocks. Both are held from the request until `aio_return`, which a program calls once for each request.
+//! blocks. Both are held from the request until the program learns that it has ended. What would hold too much of the
+//! budget is transferred before the call returns; the C library then makes a request without bytes, and so tells the
+//! program of the end.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -7,70 +9,135 @@ use std::sync::{LazyLock, Mutex, MutexGuard};
 
 use libc::{aiocb, sigevent, timespec};
 
-use crate::calls::copied::copied;
-use crate::calls::cover::{self, Held};
-use crate::calls::rings::{self, Rings};
+use crate::calls::cover::{self, Held, Kind};
+use crate::calls::rings::{self, Hold, Rings};
+use crate::calls::{copied, io};
 use crate::export::{export, real};
 use crate::{guard, start, state};
 
-/// The longest buffer that is held. Longer requests fail with EAGAIN.
+/// The longest buffer of a socket or pipe that is held where requests hold much. Longer ones fail with EAGAIN.
 const MOST_BYTES: usize = 16 << 20;
 
-/// Control block -> its held ranges.
-static HELD: LazyLock<Mutex<HashMap<usize, [Held; 2]>>> = LazyLock::new(Mutex::default);
-
-/// The requests, these and those of rings, locked.
-pub type Requests = (MutexGuard<'static, HashMap<usize, [Held; 2]>>, Rings);
-
-pub fn requests() -> Requests {
-    (HELD.lock().expect("nothing panics under this lock"), rings::lock())
+/// A request that has not ended, or that this library has made.
+#[derive(Default)]
+pub struct Request {
+    holds: Option<([Held; 2], Option<Hold>)>,
+    made: Option<Made>,
 }
 
-/// Holds the memory of a request. Returns `false` and sets errno if that is too much.
+/// What has become of a transfer that this library has made, and its length in the control block.
+#[derive(Clone, Copy)]
+struct Made {
+    result: isize,
+    error: c_int,
+    len: usize,
+}
+
+type Requests = HashMap<usize, Request>;
+
+/// By the address of the control block.
+static REQUESTS: LazyLock<Mutex<Requests>> = LazyLock::new(Mutex::default);
+
+/// The requests, these and those of rings, locked.
+pub type Locked = (MutexGuard<'static, Requests>, Rings);
+
+pub fn requests() -> Locked {
+    (own(), rings::lock())
+}
+
+fn own() -> MutexGuard<'static, Requests> {
+    REQUESTS.lock().expect("nothing panics under this lock")
+}
+
+/// Holds the memory of a request, or makes its transfer: `what` is LIO_READ, LIO_WRITE, or something without a buffer.
+/// Returns `false` and sets errno if neither can be.
 ///
 /// # Safety
 /// `request` is null or a control block.
-unsafe fn hold(request: *const aiocb) -> bool {
+unsafe fn hold(request: *mut aiocb, what: c_int) -> bool {
     start::now(); // the C library's threads make the call
     if !state::direct() || request.is_null() {
         return true;
     }
     // SAFETY: the caller upholds this function's own contract. Reading the block faults it in.
-    let (buffer, len) = unsafe { ((*request).aio_buf as usize, (*request).aio_nbytes) };
-    let managed = cover::needed(buffer, len);
-    if managed && len > MOST_BYTES {
-        state::fail(libc::EAGAIN);
-        return false;
+    let (fd, at, len) = unsafe { ((*request).aio_fildes, (*request).aio_buf as usize, (*request).aio_nbytes) };
+    let block = Held::new(request as usize, size_of::<aiocb>());
+    let mut new = Request { holds: Some(([block, Held::new(0, 0)], None)), made: None };
+    if matches!(what, libc::LIO_READ | libc::LIO_WRITE) && cover::needed(at, len) {
+        if let Some(buffer) = Hold::new(&(at..at.saturating_add(len))) {
+            new.holds = new.holds.map(|(block, _)| (block, Some(buffer)));
+        } else if matches!(cover::kind(fd), Kind::Storage) {
+            // SAFETY: as above.
+            new.made = Some(unsafe { make(request, what) });
+        } else if len <= MOST_BYTES {
+            new.holds = new.holds.map(|([block, _], none)| ([block, Held::new(at, len)], none));
+        } else {
+            state::fail(libc::EAGAIN);
+            return false;
+        }
     }
-    let held = [Held::new(request as usize, size_of::<aiocb>()), Held::new(buffer, if managed { len } else { 0 })];
     let _guard = guard::enter();
-    let before = HELD.lock().expect("nothing panics under this lock").insert(request as usize, held);
+    let before = own().insert(request as usize, new);
     drop(before);
     true
 }
 
-/// Releases the holds of a request.
-fn release(request: *const aiocb) {
-    if state::direct() && !guard::inside() {
-        let _guard = guard::enter();
-        let held = HELD.lock().expect("nothing panics under this lock").remove(&(request as usize));
-        drop(held);
+/// Makes the transfer of a request, and leaves the C library one without bytes.
+///
+/// # Safety
+/// A control block for a read or a write.
+unsafe fn make(request: *mut aiocb, what: c_int) -> Made {
+    let kept = state::errno();
+    // SAFETY: the caller upholds this function's own contract.
+    let (one, len) = unsafe { (&mut *request, (*request).aio_nbytes) };
+    // SAFETY: the program's transfer.
+    let result = unsafe {
+        match what {
+            libc::LIO_READ => io::pread(one.aio_fildes, one.aio_buf.cast(), len, one.aio_offset),
+            _ => io::pwrite(one.aio_fildes, one.aio_buf.cast(), len, one.aio_offset),
+        }
+    };
+    let error = if result < 0 { state::errno() } else { 0 };
+    one.aio_nbytes = 0;
+    state::fail(kept);
+    Made { result, error, len }
+}
+
+/// Releases the holds of a request that has ended, or was not accepted. Returns what this library has made of it, and
+/// forgets that if the program has asked for the last time.
+fn release(request: *const aiocb, is_last: bool) -> Option<Made> {
+    if !state::direct() || guard::inside() {
+        return None;
     }
+    let _guard = guard::enter();
+    let mut all = own();
+    let one = all.get_mut(&(request as usize))?;
+    let (holds, made) = (one.holds.take(), one.made);
+    if is_last || made.is_none() {
+        all.remove(&(request as usize));
+    }
+    drop(all);
+    if let Some(made) = made.filter(|_| holds.is_some()) {
+        // SAFETY: the control block of a request that the program has just named.
+        unsafe { (*request.cast_mut()).aio_nbytes = made.len };
+    }
+    drop(holds);
+    made
 }
 
 macro_rules! requests {
-    ($(fn $name:ident = $text:literal ($($arg:ident: $type:ty),*) { $request:ident })*) => {$(
+    ($(fn $name:ident = $text:literal ($($arg:ident: $type:ty),*) { $request:ident: $what:expr })*) => {$(
         export! {
             fn $name($($arg: $type),*) -> c_int {
                 real!(REAL = $text: fn($($type),*) -> c_int);
                 // SAFETY: passes the caller's arguments on unchanged. The request's memory is held.
                 unsafe {
-                    if !hold($request) {
+                    if !hold($request, $what) {
                         return -1;
                     }
                     let result = REAL.get()($($arg),*);
                     if result < 0 {
-                        release($request);
+                        release($request, true);
                     }
                     result
                 }
@@ -80,23 +147,48 @@ macro_rules! requests {
 }
 
 requests! {
-    fn aio_read = c"aio_read"(request: *mut aiocb) { request }
-    fn aio_read64 = c"aio_read64"(request: *mut aiocb) { request }
-    fn aio_write = c"aio_write"(request: *mut aiocb) { request }
-    fn aio_write64 = c"aio_write64"(request: *mut aiocb) { request }
-    fn aio_fsync = c"aio_fsync"(what: c_int, request: *mut aiocb) { request }
-    fn aio_fsync64 = c"aio_fsync64"(what: c_int, request: *mut aiocb) { request }
+    fn aio_read = c"aio_read"(request: *mut aiocb) { request: libc::LIO_READ }
+    fn aio_read64 = c"aio_read64"(request: *mut aiocb) { request: libc::LIO_READ }
+    fn aio_write = c"aio_write"(request: *mut aiocb) { request: libc::LIO_WRITE }
+    fn aio_write64 = c"aio_write64"(request: *mut aiocb) { request: libc::LIO_WRITE }
+    fn aio_fsync = c"aio_fsync"(what: c_int, request: *mut aiocb) { request: libc::LIO_NOP }
+    fn aio_fsync64 = c"aio_fsync64"(what: c_int, request: *mut aiocb) { request: libc::LIO_NOP }
 }
 
+real!(ERROR = c"aio_error": fn(*const aiocb) -> c_int);
 real!(RETURN = c"aio_return": fn(*mut aiocb) -> isize);
+real!(SUSPEND = c"aio_suspend": fn(*const *const aiocb, c_int, *const timespec) -> c_int);
 real!(LIST = c"lio_listio": fn(c_int, *const *mut aiocb, c_int, *mut sigevent) -> c_int);
+
+export! {
+    fn aio_error(request: *const aiocb) -> c_int {
+        // SAFETY: passes the caller's arguments on unchanged.
+        let error = unsafe { ERROR.get()(request) };
+        if error == libc::EINPROGRESS {
+            return error;
+        }
+        match release(request, false) {
+            Some(made) if error == 0 => made.error,
+            _ => error,
+        }
+    }
+}
+
+export! {
+    fn aio_error64(request: *const aiocb) -> c_int {
+        // SAFETY: an alias with the same contract.
+        unsafe { aio_error(request) }
+    }
+}
 
 export! {
     fn aio_return(request: *mut aiocb) -> isize {
         // SAFETY: passes the caller's arguments on unchanged.
         let result = unsafe { RETURN.get()(request) };
-        release(request);
-        result
+        match release(request, true) {
+            Some(made) if result == 0 => made.result,
+            _ => result,
+        }
     }
 }
 
@@ -107,17 +199,65 @@ export! {
     }
 }
 
+/// Releases the holds of those requests of a list that have ended.
+///
+/// # Safety
+/// The list has `count` entries, each null or a request.
+unsafe fn release_ended(list: *const *const aiocb, count: c_int) {
+    for index in 0..count.max(0) as usize {
+        // SAFETY: the caller upholds this function's own contract.
+        unsafe {
+            let request = *list.add(index);
+            if !request.is_null() && is_known(request) {
+                aio_error(request);
+            }
+        }
+    }
+}
+
+fn is_known(request: *const aiocb) -> bool {
+    let _guard = guard::enter();
+    own().contains_key(&(request as usize))
+}
+
+export! {
+    fn aio_suspend(list: *const *const aiocb, count: c_int, limit: *const timespec) -> c_int {
+        // SAFETY: the caller's call, with a copy of the time.
+        unsafe {
+            let time = copied::value(limit);
+            let result = SUSPEND.get()(list, count, time.at(limit));
+            if result == 0 {
+                release_ended(list, count);
+            }
+            result
+        }
+    }
+}
+
+export! {
+    fn aio_suspend64(list: *const *const aiocb, count: c_int, limit: *const timespec) -> c_int {
+        // SAFETY: an alias with the same contract.
+        unsafe { aio_suspend(list, count, limit) }
+    }
+}
+
 export! {
     fn lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int {
-        // SAFETY: the caller's call, whose list has `count` entries, each null or a request. `aio_return` releases each
-        // one.
+        // SAFETY: the caller's call, whose list has `count` entries, each null or a request.
         unsafe {
             for index in 0..count.max(0) as usize {
-                if !hold(*list.add(index)) {
+                let request = *list.add(index);
+                let what = if request.is_null() { libc::LIO_NOP } else { (*request).aio_lio_opcode };
+                if what != libc::LIO_NOP && !hold(request, what) {
+                    (0..index).for_each(|before| _ = release(*list.add(before), true));
                     return -1;
                 }
             }
-            LIST.get()(mode, list, count, event)
+            let result = LIST.get()(mode, list, count, event);
+            let error = state::errno();
+            release_ended(list.cast(), count); // all of them, if it has waited; those that were not accepted
+            state::fail(error);
+            result
         }
     }
 }
@@ -127,10 +267,4 @@ export! {
         // SAFETY: an alias with the same contract.
         unsafe { lio_listio(mode, list, count, event) }
     }
-}
-
-copied! {
-    fn aio_suspend, aio_suspend64(
-        list: *const *const aiocb, count: c_int, limit: *const timespec = value
-    ) -> c_int;
 }

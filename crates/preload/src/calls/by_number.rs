@@ -14,6 +14,7 @@ use super::{io, ioctl, messages, numbers, process, references, remote, rings, ve
 use crate::calls::access::{self, Access};
 use crate::calls::copied::{self, Copied};
 use crate::calls::cover::{self, Pieces};
+use crate::calls::ring_requests::{MOST_WAITERS, add_waiters};
 use crate::calls::{clones, dispatch, filters, limits, rights};
 use crate::export::export;
 use crate::faults::{masks, robust, signals, threads};
@@ -55,6 +56,7 @@ pub unsafe fn call(number: c_long, words: &Words) -> isize {
         let result = make(number, words);
         if result >= 0 && !guard::inside() {
             remote::note_call(number, words);
+            descriptors::note_copy(number, words, result);
         }
         result
     }
@@ -176,7 +178,7 @@ unsafe fn memory(number: c_long, words: &Words) -> Option<isize> {
             libc::SYS_ptrace => match remote::trace_later(a as u32) {
                 Some(result) => result as isize,
                 None => remote::traced(a as u32, b as i32, c, || {
-                    cover::repeat(|| cover::touch(d as *const u8, cover::UNKNOWN_BYTES), || raw(number, words) as isize)
+                    cover::repeat(|| remote::touch_traced([c, d]), || raw(number, words) as isize)
                 }),
             },
             SYS_MSEAL => {
@@ -421,6 +423,12 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
     Some(unsafe {
         match number {
             libc::SYS_futex => futex(words),
+            libc::SYS_futex_waitv => wait_for_several(words),
+            libc::SYS_bpf => {
+                let touch = || cover::structure(b as *const u8, cover::UNKNOWN_BYTES);
+                let _held = cover::held_inside(b as *const u8, c.min(BPF_BYTES));
+                cover::repeat(touch, || raw(number, words) as isize)
+            }
             libc::SYS_msgsnd | libc::SYS_msgrcv => {
                 let len = c.saturating_add(size_of::<c_long>());
                 let is_sent = number == libc::SYS_msgsnd;
@@ -465,6 +473,9 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
     })
 }
 
+/// Bytes of what a call of bpf is about that may be pointers.
+const BPF_BYTES: usize = 256;
+
 /// What rseq is given to end its use, and the bytes of the first version's structure.
 const RSEQ_UNREGISTERS: usize = 1;
 const LEAST_RSEQ_BYTES: u32 = 32;
@@ -500,6 +511,24 @@ unsafe fn futex(words: &Words) -> isize {
         },
         // SAFETY: passes the caller's arguments on unchanged.
         || unsafe { raw(libc::SYS_futex, &words) as isize },
+    )
+}
+
+/// The same for a list of words.
+unsafe fn wait_for_several(words: &Words) -> isize {
+    let mut words = *words;
+    // SAFETY: the caller's time.
+    let time = if words[3] == 0 { None } else { unsafe { access::read(words[3] as *const timespec) } };
+    words[3] = or_theirs(&time, words[3]);
+    let mut ranges = {
+        let _guard = guard::enter();
+        Vec::with_capacity(MOST_WAITERS + 1)
+    };
+    add_waiters(&mut ranges, words[0], words[1]);
+    cover::repeat(
+        || ranges.iter().for_each(|range| cover::touch(range.start as *const u8, range.len())),
+        // SAFETY: passes the caller's arguments on, with a copy of the time.
+        || unsafe { raw(libc::SYS_futex_waitv, &words) as isize },
     )
 }
 

@@ -5,8 +5,8 @@
 //! - *hold*: longer transfers of files and block devices are held in RAM. Such calls do not sleep long. Up to a quarter
 //!   of the budget goes in one call, as without a budget, so that appended records stay whole.
 //! - *touch*: memory of unknown layout, and what a function returns a pointer to, is faulted in before the call, and
-//!   again if it failed with EFAULT. Such calls fail before they have any effect. All other arguments are copied
-//!   (`calls::copied`).
+//!   again if it failed with EFAULT. Such calls fail before they have any effect, or what their structures point to is
+//!   held. All other arguments are copied (`calls::copied`).
 //!
 //! In monitor mode the kernel waits for a missing page, so only pinned buffers are covered: see [`pins`].
 
@@ -20,6 +20,7 @@ use folioswap_sys::static_tls::StaticTls;
 
 use crate::alloc::heap::PRIVATE;
 use crate::calls::access::{self, Access};
+use crate::calls::size_limit;
 use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES};
 use crate::real::own;
 use crate::{guard, state};
@@ -119,6 +120,27 @@ pub fn structure<T>(at: *const T, len: usize) {
             touch(word as *const u8, PAGE_BYTES << (2 * nr_repeats));
         }
     }
+}
+
+/// What a word of a structure points to is brought in this far, if the call could lose what it gets no place for.
+const POINTED_BYTES: usize = 64 << 10;
+
+/// Keeps what the words of a structure point to in RAM, for a call that takes things out before it stores them.
+pub fn held_inside<T>(at: *const T, len: usize) -> Vec<Held> {
+    let mut held = Vec::new();
+    if !state::direct() || guard::inside() || !access::is_open(at as usize, len, Access::Read) {
+        return held;
+    }
+    for offset in (0..len / size_of::<usize>() * size_of::<usize>()).step_by(size_of::<usize>()) {
+        // SAFETY: a word of the program's memory, which can be read, whatever it is.
+        let word = unsafe { at.wrapping_byte_add(offset).cast::<usize>().read_unaligned() };
+        if word < usize::MAX - POINTED_BYTES && needed(word, POINTED_BYTES) {
+            let one = Held::new(word, POINTED_BYTES);
+            let _guard = guard::enter();
+            held.push(one);
+        }
+    }
+    held
 }
 
 /// Faults in a null-terminated list of C strings, and the strings.
@@ -466,6 +488,11 @@ pub fn send(
     if pieces != Pieces::Pinned && !needed(buffer as usize, len) {
         return call(buffer, len, 0);
     }
+    let has_limit = matches!(pieces, Pieces::Storage | Pieces::Pinned);
+    let call = |at, len, done| match done {
+        1.. if has_limit => size_limit::go_on(|| call(at, len, done)),
+        _ => call(at, len, done),
+    };
     if pieces == Pieces::Whole && len > MOST_MESSAGE_BYTES {
         state::fail(libc::EMSGSIZE);
         return -1;

@@ -247,6 +247,9 @@ unsafe fn asked(number: c_long, words: &[usize; 6]) -> Option<[usize; 4]> {
     }
 }
 
+/// A process has an id in each of at most this many namespaces.
+const MOST_IDS: usize = 32;
+
 /// Brings in what the kernel reads and writes for a new thread or child.
 ///
 /// # Safety
@@ -256,6 +259,12 @@ pub unsafe fn touch_for_clone(number: c_long, words: &[usize; 6]) {
     let Some([flags, pidfd, child, parent]) = (unsafe { asked(number, words) }) else { return };
     if number == libc::SYS_clone3 {
         cover::touch(words[0] as *const u8, words[1]);
+        // Its ids for the child are the ninth word, and their number the next.
+        // SAFETY: as above.
+        let about = if words[1] >= 80 { unsafe { access::read(words[0] as *const [usize; 10]) } } else { None };
+        if let Some([.., ids, nr_ids]) = about {
+            cover::touch(ids as *const c_int, nr_ids.min(MOST_IDS) * size_of::<c_int>());
+        }
     }
     let ids = libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID;
     for (at, wanted) in

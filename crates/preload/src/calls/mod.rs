@@ -29,6 +29,7 @@ mod results;
 mod rights;
 mod ring_requests;
 pub mod rings;
+mod size_limit;
 mod sleeping;
 mod stdio;
 mod table;

@@ -128,10 +128,10 @@ fn others(number: c_long) -> &'static [Argument] {
         SYS_add_key => &[Text, Text, Reads(Word(3), 1)],
         SYS_request_key => &[Text, Text, Text],
         SYS_keyctl | SYS_prctl => &[Plain, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN],
-        SYS_bpf => &[Plain, UNKNOWN],
         SYS_perf_event_open | SYS_seccomp | SYS_landlock_create_ruleset => &[UNKNOWN, UNKNOWN, UNKNOWN],
         SYS_landlock_add_rule => &[Plain, Plain, UNKNOWN],
-        SYS_get_mempolicy => &[Written(4), UNKNOWN],
+        // The last is an address of which a page's place is asked.
+        SYS_get_mempolicy => &[Written(4), UNKNOWN, Plain, Argument::Unknown(1)],
         SYS_set_mempolicy => &[Plain, UNKNOWN],
         SYS_mbind => &[Plain, Plain, Plain, UNKNOWN],
         SYS_move_pages => &[Plain, Plain, Reads(Word(1), 8), Reads(Word(1), 4), Writes(Word(1), 4)],
@@ -146,7 +146,6 @@ fn threads(number: c_long) -> &'static [Argument] {
     match number {
         SYS_clone => &[Plain, Plain, UNKNOWN, UNKNOWN],
         SYS_clone3 => &[UNKNOWN],
-        SYS_futex_waitv => &[UNKNOWN, Plain, Plain, Read(TIME)],
         FUTEX2_WAKE | FUTEX2_REQUEUE => &[UNKNOWN],
         FUTEX2_WAIT => &[UNKNOWN, Plain, Plain, Plain, Read(TIME)],
         _ => &[],

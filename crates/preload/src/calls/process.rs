@@ -7,11 +7,13 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use libc::{FILE, pid_t};
 
+use crate::calls::access::{self, Access};
 use crate::calls::cover::{self, Held, Outcome};
 use crate::calls::remote;
 use crate::export::{export, real};
 use crate::faults::robust;
 use crate::faults::signals::inherited;
+use crate::map::mapping::PAGE_BYTES;
 use crate::{guard, state};
 
 type List = *const *const c_char;
@@ -102,10 +104,10 @@ fn environment() -> List {
     unsafe { environ }
 }
 
-/// A copy of a null-terminated list of strings.
+/// A copy of a null-terminated list of strings. What the kernel always finds is not copied, nor what cannot be read.
 struct Copies {
     list: Vec<*const c_char>,
-    _texts: Vec<CString>,
+    _texts: Vec<Option<CString>>,
 }
 
 impl Copies {
@@ -115,21 +117,28 @@ impl Copies {
         if list.is_null() {
             return None;
         }
-        let mut texts = Vec::new();
+        let mut copies = Copies { list: Vec::new(), _texts: Vec::new() };
         let mut at = list;
-        // SAFETY: the caller upholds this function's own contract.
-        unsafe {
-            while !(*at).is_null() {
-                texts.push(CStr::from_ptr(*at).to_owned());
-                at = at.add(1);
+        loop {
+            let begins_page = at == list || (at as usize) % PAGE_BYTES < size_of::<usize>();
+            if begins_page && !access::is_open(at as usize, size_of::<usize>(), Access::Read) {
+                return None;
             }
+            // SAFETY: the caller upholds this function's own contract. The entry can be read.
+            let (text, copy) = unsafe { (*at, copy(*at)) };
+            let _guard = guard::enter();
+            copies.list.push(copy.as_ref().map_or(text, |copy| copy.as_ptr()));
+            copies._texts.push(copy);
+            if text.is_null() {
+                return Some(copies);
+            }
+            at = at.wrapping_add(1);
         }
-        let list = texts.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect();
-        Some(Copies { list, _texts: texts })
     }
 
-    fn pointer(copies: &Option<Copies>) -> List {
-        copies.as_ref().map_or(std::ptr::null(), |copies| copies.list.as_ptr())
+    /// What the child gets for a list: the program's own if there is no copy.
+    fn pointer(copies: &Option<Copies>, theirs: List) -> List {
+        copies.as_ref().map_or(theirs, |copies| copies.list.as_ptr())
     }
 }
 
@@ -162,9 +171,11 @@ fn hold(held: &mut Vec<Held>, addr: usize, len: usize) {
 /// # Safety
 /// `text` is null or a C string.
 unsafe fn hold_text(held: &mut Vec<Held>, text: *const c_char) {
-    if cover::needed(text as usize, 1) {
+    if cover::needed(text as usize, 1)
         // SAFETY: the caller upholds this function's own contract.
-        hold(held, text as usize, unsafe { libc::strlen(text) } + 1);
+        && let Some(len) = unsafe { access::text_len(text as usize) }
+    {
+        hold(held, text as usize, len + 1);
     }
 }
 
@@ -231,14 +242,12 @@ unsafe fn spawn(
         if !state::direct() {
             return inherited(|| real(pid, path, actions, attributes, arguments, environment));
         }
-        let copies = {
-            let _guard = guard::enter();
-            (CStr::from_ptr(path).to_owned(), Copies::new(arguments), Copies::new(environment))
-        };
+        let copies = (copy(path), Copies::new(arguments), Copies::new(environment));
+        let path = copies.0.as_ref().map_or(path, |copy| copy.as_ptr());
         let _held = held_for_child(actions, attributes);
         let mut child = 0;
-        let lists = [Copies::pointer(&copies.1), Copies::pointer(&copies.2)];
-        let call = || real(&raw mut child, copies.0.as_ptr(), actions, attributes, lists[0], lists[1]);
+        let lists = [Copies::pointer(&copies.1, arguments), Copies::pointer(&copies.2, environment)];
+        let call = || real(&raw mut child, path, actions, attributes, lists[0], lists[1]);
         let result = inherited(call);
         if result == 0 && !pid.is_null() {
             *pid = child;
@@ -278,13 +287,19 @@ export! {
     }
 }
 
-/// A copy of a string in unmanaged memory, if it needs one.
+/// A copy of a string in unmanaged memory, if it needs one and can be read.
 ///
 /// # Safety
 /// `text` is null or a C string.
 unsafe fn copy(text: *const c_char) -> Option<CString> {
+    if !cover::needed(text as usize, 1) {
+        return None;
+    }
     // SAFETY: the caller upholds this function's own contract.
-    cover::needed(text as usize, 1).then(|| unsafe { CStr::from_ptr(text).to_owned() })
+    unsafe { access::text_len(text as usize) }?;
+    let _guard = guard::enter();
+    // SAFETY: the string can be read.
+    Some(unsafe { CStr::from_ptr(text).to_owned() })
 }
 
 export! {

@@ -325,6 +325,11 @@ pub fn begin_traced() -> bool {
     unsafe { kernel!(libc::SYS_ptrace, PTRACE_TRACEME, 0, 0, 0) == 0 }
 }
 
+/// Brings in what ptrace may read and write: one of its last two arguments may be a list of buffers.
+pub fn touch_traced(words: [usize; 2]) {
+    words.iter().for_each(|&at| cover::structure(at as *const u8, cover::UNKNOWN_BYTES));
+}
+
 real!(PTRACE = c"ptrace": fn(c_uint, pid_t, *mut c_void, *mut c_void) -> c_long);
 
 export! {
@@ -333,7 +338,7 @@ export! {
             return result.into();
         }
         let real = PTRACE.get();
-        let touch = || [at, data].iter().for_each(|at| cover::touch(*at, cover::UNKNOWN_BYTES));
+        let touch = || touch_traced([at as usize, data as usize]);
         let kept = state::errno();
         // SAFETY: passes the caller's arguments on unchanged.
         let result = traced(what, pid, at as usize, || repeat(touch, || unsafe { real(what, pid, at, data) }));

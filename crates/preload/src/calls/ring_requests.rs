@@ -1,12 +1,15 @@
 //! What a request of io_uring names, by its operation.
 
+use std::ffi::c_int;
 use std::ops::Range;
 
 use libc::{iovec, msghdr, timespec};
 
-use crate::calls::access;
+use crate::calls::access::{self, Access};
 use crate::calls::{cover, vectors};
-use crate::map::adopt;
+use crate::map::hand_over::hand_over;
+use crate::map::mapping::pages;
+use crate::map::{adopt, advice};
 use crate::{guard, state};
 
 /// A submission queue entry.
@@ -27,6 +30,10 @@ pub struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == 64);
 
+/// The request begins when those before it have ended.
+const DRAINS: u8 = 1 << 1;
+/// The next request begins when this one has ended. Either way: a failure ends the chain, or does not.
+const LINKS: u8 = 1 << 2 | 1 << 3;
 /// The kernel chooses the buffer.
 const CHOOSES_BUFFER: u8 = 1 << 5;
 /// No completion follows if the request succeeds.
@@ -35,6 +42,10 @@ const IS_QUIET: u8 = 1 << 6;
 const SEND_FIXED: u16 = 1 << 2;
 const SEND_REPORTS: u16 = 1 << 3;
 
+/// Where the first of the last words has the number of registered rights.
+const PERSONALITY: u64 = 0xffff_0000;
+
+const NOP: u8 = 0;
 const READV: u8 = 1;
 const WRITEV: u8 = 2;
 const SENDMSG: u8 = 9;
@@ -49,6 +60,7 @@ const FILES_UPDATE: u8 = 20;
 const STATX: u8 = 21;
 const READ: u8 = 22;
 const WRITE: u8 = 23;
+const MADVISE: u8 = 25;
 const SEND: u8 = 26;
 const RECV: u8 = 27;
 const OPENAT2: u8 = 28;
@@ -63,25 +75,37 @@ const FSETXATTR: u8 = 41;
 const GETXATTR: u8 = 44;
 const SEND_ZC: u8 = 47;
 const SENDMSG_ZC: u8 = 48;
+const URING_CMD: u8 = 46;
 const WAITID: u8 = 50;
 const FUTEX_WAIT: u8 = 51;
 const FUTEX_WAKE: u8 = 52;
 const FUTEX_WAITV: u8 = 53;
 const BIND: u8 = 56;
 const EPOLL_WAIT: u8 = 59;
+const READV_FIXED: u8 = 60;
+const WRITEV_FIXED: u8 = 61;
 const PIPE: u8 = 62;
 
 /// Bytes of a structure that the kernel may access, at most.
 const STRUCTURE_BYTES: usize = 256;
+/// The longest value that a command of a socket tells or sets.
+const VALUE_BYTES: usize = 64 << 10;
 
 impl Entry {
     pub fn is_quiet(&self) -> bool {
         self.flags & IS_QUIET != 0
     }
 
-    /// If the request provides buffers from which the kernel chooses: their group, and the number of the first.
-    pub fn provided(&self) -> Option<(u16, u16)> {
-        (self.operation == PROVIDE_BUFFERS).then_some((self.rest[0] as u16, self.second as u16))
+    /// Whether the next request waits for this one.
+    pub fn is_linked(&self) -> bool {
+        self.flags & LINKS != 0
+    }
+
+    /// If the request provides buffers from which the kernel chooses: their group and numbers.
+    pub fn provided(&self) -> Option<impl Iterator<Item = (u16, u16)> + use<>> {
+        let (group, first) = (self.rest[0] as u16, self.second as u16);
+        let names = (0..self.fd.clamp(0, 1 << 16)).map(move |index| (group, first.wrapping_add(index as u16)));
+        (self.operation == PROVIDE_BUFFERS).then_some(names)
     }
 }
 
@@ -110,6 +134,31 @@ pub unsafe fn send_plainly(entry: *mut Entry) {
     }
 }
 
+/// Follows advice about memory, of which the engine must know. The kernel then gets a request that does nothing. If the
+/// request waits for others, the kernel follows the advice in its turn, and the memory is no longer managed.
+///
+/// # Safety
+/// The program's entry, which the kernel has not taken.
+pub unsafe fn advise(entry: *mut Entry, is_chained: bool) {
+    // SAFETY: the caller upholds this function's own contract.
+    let entry = unsafe { &mut *entry };
+    // The length has 64 bits since Linux 6.11. The kernel refuses a request with words that it does not use.
+    let len = if entry.second != 0 { entry.second as usize } else { entry.len as usize };
+    if entry.operation != MADVISE || entry.rest[0] & !PERSONALITY != 0 {
+        return;
+    }
+    let addr = entry.addr as usize;
+    if is_chained || entry.flags & DRAINS != 0 {
+        return hand_over(&(addr..addr.saturating_add(pages(len))));
+    }
+    let kept = state::errno();
+    // SAFETY: the program's own advice.
+    if unsafe { advice::madvise(addr as *mut _, len, entry.more as c_int) } == 0 {
+        (entry.operation, entry.second, entry.addr, entry.len, entry.more) = (NOP, 0, 0, 0, 0);
+    }
+    state::fail(kept); // the kernel repeats what has failed, and tells the error
+}
+
 /// Adds the list of buffers at an address, and the buffers.
 pub fn add_list(ranges: &mut Vec<Range<usize>>, addr: usize, count: usize) {
     ranges.push(addr..addr.saturating_add(count.saturating_mul(size_of::<iovec>())));
@@ -128,6 +177,33 @@ fn add_message(ranges: &mut Vec<Range<usize>>, addr: usize) {
         ranges.push(name..name.saturating_add(message.msg_namelen as usize));
         ranges.push(control..control.saturating_add(message.msg_controllen));
         add_list(ranges, message.msg_iov as usize, message.msg_iovlen);
+    }
+}
+
+/// Words to wait on, as futex_waitv has them.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Waiter {
+    value: u64,
+    word: usize,
+    flags: [u32; 2],
+}
+
+/// The most words that a call or a request waits on.
+pub const MOST_WAITERS: usize = 128;
+
+/// Adds the list of words to wait on at an address, and the words.
+pub fn add_waiters(ranges: &mut Vec<Range<usize>>, addr: usize, count: usize) {
+    let count = count.min(MOST_WAITERS);
+    let len = count * size_of::<Waiter>();
+    if !access::is_open(addr, len, Access::Read) {
+        return; // the kernel says so
+    }
+    ranges.push(addr..addr + len);
+    for index in 0..count {
+        // SAFETY: an entry of the program's list, which can be read.
+        let one = unsafe { (addr as *const Waiter).add(index).read_unaligned() };
+        ranges.push(one.word..one.word.saturating_add(size_of::<u32>()));
     }
 }
 
@@ -187,7 +263,15 @@ pub fn named(entry: &Entry) -> Vec<Range<usize>> {
         PROVIDE_BUFFERS => add(addr, len.saturating_mul(entry.fd.max(0) as usize)),
         WAITID => add(second, size_of::<libc::siginfo_t>()),
         FUTEX_WAIT | FUTEX_WAKE => add(addr, 4),
-        FUTEX_WAITV => add(addr, len.saturating_mul(24)),
+        FUTEX_WAITV => add_waiters(&mut ranges, addr, len),
+        // The buffers are registered.
+        READV_FIXED | WRITEV_FIXED => add(addr, len.saturating_mul(size_of::<iovec>())),
+        // A socket's value is at the word after its length. What other files take is unknown.
+        URING_CMD => {
+            add(addr, STRUCTURE_BYTES);
+            let value_len = (entry.rest[0] >> 32) as usize;
+            add(entry.rest[1] as usize, value_len.clamp(STRUCTURE_BYTES, VALUE_BYTES));
+        }
         PIPE => add(addr, 8),
         _ => {}
     }

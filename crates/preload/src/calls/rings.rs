@@ -3,13 +3,13 @@
 //! In direct mode the memory of a request is held in RAM from its submission until its completion is seen. What cannot
 //! be covered is refused as by kernels that lack it: a kernel thread that takes requests on its own, rings in the
 //! program's own memory, and registered rings and buffer rings. In both modes sends that would refer to pages of the
-//! program become plain ones. Rings are known by their descriptor, and by the mappings that the program makes of them.
+//! program become plain ones. Rings are known by their descriptors, and by the mappings that the program makes of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_long};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 use libc::iovec;
 
@@ -20,7 +20,7 @@ use crate::calls::{copied, vectors};
 use crate::faults::signals;
 use crate::map::mapping::BLOCK_BYTES;
 use crate::real::{kernel, raw};
-use crate::{guard, state};
+use crate::{guard, start, state};
 
 type Words = [usize; 6];
 
@@ -61,11 +61,21 @@ const OFFSET_COMPLETION: i64 = 0x800_0000;
 const OFFSET_ENTRIES: i64 = 0x1000_0000;
 const ENTER_EXT_ARG: usize = 1 << 3;
 const REGISTER_BUFFERS: usize = 0;
+const REGISTER_FILES: usize = 2;
+const REGISTER_FILES_UPDATE: usize = 6;
+const REGISTER_FILES2: usize = 13;
+const REGISTER_FILES_UPDATE2: usize = 14;
+const REGISTER_BUFFERS2: usize = 15;
+const REGISTER_BUFFERS_UPDATE: usize = 16;
 const REGISTER_RING_FDS: usize = 20;
 const REGISTER_PBUF_RING: usize = 22;
 /// A completion that others of the same request follow.
 const COMPLETION_MORE: u32 = 1 << 1;
-/// Bytes that a registration may name, at most.
+/// For how many ranges of quiet requests a ring has memory held.
+const MOST_QUIET: usize = 16;
+/// Items that a registration may name, at most.
+const MOST_LISTED: usize = 1 << 20;
+/// Bytes that a registration may name beside them, at most.
 const REGISTRATION_BYTES: usize = 4096;
 
 /// Requests of one `user_data` that have not completed, and their memory.
@@ -76,13 +86,17 @@ struct Pending {
 }
 
 /// A hold, and the blocks that it is counted for.
-struct Hold {
+pub struct Hold {
     _held: Held,
     blocks: Range<usize>,
 }
 
+/// Holds that end: of quiet requests, and of buffers that the kernel chose from.
+type Over = (Vec<Hold>, Vec<Arc<Vec<Hold>>>);
+
 pub struct Ring {
-    fd: c_int,
+    /// Its descriptors.
+    fds: Vec<c_int>,
     params: Params,
     /// Where the program has mapped the submission ring, the completion ring, and the entries. Zero: nowhere.
     mapped: [usize; 3],
@@ -91,9 +105,11 @@ pub struct Ring {
     /// The entries before this one were covered.
     covered: u32,
     pending: HashMap<u64, Pending>,
-    /// Buffers from which the kernel chooses, by their group and first number. They are held until others have these
-    /// numbers, because nothing tells that they are used up.
-    provided: HashMap<(u16, u16), Vec<Hold>>,
+    /// Buffers from which the kernel chooses, by their group and number: all that one request has provided. They are
+    /// held until others have their numbers, because nothing tells that they are used up.
+    provided: HashMap<(u16, u16), Arc<Vec<Hold>>>,
+    /// The memory of the newest requests that tell nothing of their end.
+    quiet: VecDeque<Hold>,
 }
 
 // SAFETY: the addresses are of shared mappings, which any thread may read.
@@ -122,7 +138,7 @@ fn blocks() -> MutexGuard<'static, HashMap<usize, usize>> {
 
 impl Hold {
     /// `None`: requests would hold more than half of the budget.
-    fn new(range: &Range<usize>) -> Option<Hold> {
+    pub fn new(range: &Range<usize>) -> Option<Hold> {
         let most = state::space()?.memory() as usize / 2 / BLOCK_BYTES;
         let of = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
         {
@@ -186,6 +202,30 @@ impl Ring {
             .collect()
     }
 
+    /// Notes what a request has held. Returns what is held no more. A quiet request ends before the next one of its
+    /// chain that is not: `of_chain` has their holds meanwhile.
+    fn note_request(&mut self, entry: &Entry, mut holds: Vec<Hold>, of_chain: &mut Vec<Hold>) -> Over {
+        let mut over = Over::default();
+        if let Some(names) = entry.provided() {
+            let all = Arc::new(std::mem::take(&mut holds));
+            over.1.extend(names.filter_map(|name| self.provided.insert(name, Arc::clone(&all))));
+        }
+        if entry.is_quiet() {
+            of_chain.extend(holds);
+        } else {
+            // Those without memory count too: another of the same `user_data` may have some.
+            let pending = self.pending.entry(entry.user_data).or_default();
+            pending.nr_requests += 1;
+            pending.held.extend(holds);
+            pending.held.append(of_chain);
+        }
+        if !entry.is_linked() {
+            self.quiet.extend(of_chain.drain(..));
+            over.0.extend(self.quiet.drain(..self.quiet.len().saturating_sub(MOST_QUIET)));
+        }
+        over
+    }
+
     /// Takes out what completed requests have held.
     fn completed(&mut self) -> Vec<Hold> {
         let mut over = Vec::new();
@@ -220,23 +260,41 @@ impl Ring {
 }
 
 fn is_known(fd: c_int) -> bool {
-    NR_RINGS.load(Ordering::Relaxed) > 0 && !guard::inside() && rings().iter().any(|ring| ring.fd == fd)
+    NR_RINGS.load(Ordering::Relaxed) > 0 && !guard::inside() && rings().iter().any(|ring| ring.fds.contains(&fd))
 }
 
-/// Forgets rings whose descriptors are closed.
+/// Whether there are rings, and this thread may change their descriptors: a child of vfork has its own, and this
+/// process's memory.
+fn concerns_rings() -> bool {
+    NR_RINGS.load(Ordering::Relaxed) > 0 && !guard::inside() && start::is_own_process()
+}
+
+/// Forgets descriptors that are closed, and rings that have no others.
 pub fn forget(fds: impl Fn(c_int) -> bool) {
-    if NR_RINGS.load(Ordering::Relaxed) == 0 || guard::inside() {
+    if !concerns_rings() {
         return;
     }
     let _guard = guard::enter();
     let mut all = rings();
     let mut gone = Vec::new();
-    while let Some(index) = all.iter().position(|ring| fds(ring.fd)) {
+    all.iter_mut().for_each(|ring| ring.fds.retain(|&fd| !fds(fd)));
+    while let Some(index) = all.iter().position(|ring| ring.fds.is_empty()) {
         gone.push(all.swap_remove(index));
     }
     NR_RINGS.store(all.len(), Ordering::Relaxed);
     drop(all);
     drop(gone);
+}
+
+/// Notes a copy of a descriptor, which may be a ring's.
+pub fn note_copy(fd: c_int, copy: c_int) {
+    if copy < 0 || fd == copy || !concerns_rings() {
+        return;
+    }
+    let _guard = guard::enter();
+    if let Some(ring) = rings().iter_mut().find(|ring| ring.fds.contains(&fd)) {
+        ring.fds.push(copy);
+    }
 }
 
 /// Notes that the program has mapped part of a ring.
@@ -245,7 +303,7 @@ pub fn note_mapped(fd: c_int, offset: i64, addr: usize) {
         return;
     }
     let _guard = guard::enter();
-    if let Some(ring) = rings().iter_mut().find(|ring| ring.fd == fd) {
+    if let Some(ring) = rings().iter_mut().find(|ring| ring.fds.contains(&fd)) {
         match offset {
             OFFSET_SUBMISSION => {
                 ring.mapped[0] = addr;
@@ -297,12 +355,12 @@ unsafe fn set_up(words: &Words) -> isize {
         if fd >= 0 {
             theirs.write_unaligned(params);
             forget(|known| known == fd as c_int);
-            if params.flags & SETUP_NO_MMAP == 0 {
+            if params.flags & SETUP_NO_MMAP == 0 && start::is_own_process() {
                 let _guard = guard::enter();
                 let mut all = rings();
-                let fd = fd as c_int;
+                let (fds, quiet) = (vec![fd as c_int], VecDeque::new());
                 let (pending, provided) = (HashMap::new(), HashMap::new());
-                all.push(Ring { fd, params, mapped: [0; 3], seen: 0, covered: 0, pending, provided });
+                all.push(Ring { fds, params, mapped: [0; 3], seen: 0, covered: 0, pending, provided, quiet });
                 NR_RINGS.store(all.len(), Ordering::Relaxed);
             }
         }
@@ -318,7 +376,7 @@ fn hold(ranges: Vec<Range<usize>>) -> Vec<Hold> {
         Vec::with_capacity(ranges.len())
     };
     for range in ranges {
-        match Hold::new(&range) {
+        match Hold::new(&range).or_else(|| end_quiet().then(|| Hold::new(&range)).flatten()) {
             Some(one) => holds.push(one),
             None => {
                 if !SAID.swap(true, Ordering::Relaxed) {
@@ -333,52 +391,51 @@ fn hold(ranges: Vec<Range<usize>>) -> Vec<Hold> {
     holds
 }
 
+/// Ends the holds of quiet requests. Whether there was one.
+fn end_quiet() -> bool {
+    let _guard = guard::enter();
+    let over: Vec<Hold> = rings().iter_mut().flat_map(|ring| ring.quiet.drain(..)).collect();
+    !over.is_empty()
+}
+
 /// Ends the holds of requests whose completion is there.
 fn harvest(fd: c_int) {
     let over = {
         let _guard = guard::enter();
-        rings().iter_mut().find(|ring| ring.fd == fd).map(Ring::completed)
+        rings().iter_mut().find(|ring| ring.fds.contains(&fd)).map(Ring::completed)
     };
     let _guard = guard::enter();
     drop(over);
 }
 
-/// Covers the requests that the kernel is about to take. Returns the holds of those that tell nothing of their end.
-unsafe fn before_submission(fd: c_int, count: u32) -> Vec<Hold> {
+/// Covers the requests that the kernel is about to take.
+unsafe fn before_submission(fd: c_int, count: u32) {
     let entries = {
         let _guard = guard::enter();
-        rings().iter_mut().find(|ring| ring.fd == fd).map(|ring| ring.entries(count)).unwrap_or_default()
+        rings().iter_mut().find(|ring| ring.fds.contains(&fd)).map(|ring| ring.entries(count)).unwrap_or_default()
     };
-    let mut brief = Vec::new();
-    for entry in entries {
+    let mut is_chained = false;
+    for &entry in &entries {
         // SAFETY: the program's entry, which the kernel has not taken. The program changes it no more.
         unsafe {
+            ring_requests::advise(entry, is_chained);
             ring_requests::send_plainly(entry);
-            if !state::direct() {
-                continue;
-            }
-            let entry = &*entry;
-            let ranges = ring_requests::named(entry);
-            let mut holds = hold(ranges);
-            let _guard = guard::enter();
-            if let Some(name) = entry.provided() {
-                let place = rings().iter_mut().find(|ring| ring.fd == fd).map(|ring| {
-                    let held = std::mem::take(&mut holds);
-                    ring.provided.insert(name, held)
-                });
-                drop(place); // what was held by this name before, without the lock
-            }
-            if entry.is_quiet() {
-                brief.extend(holds);
-            } else if let Some(ring) = rings().iter_mut().find(|ring| ring.fd == fd) {
-                // Those without memory count too: another of the same `user_data` may have some.
-                let pending = ring.pending.entry(entry.user_data).or_default();
-                pending.nr_requests += 1;
-                pending.held.extend(holds);
-            }
+            is_chained = (*entry).is_linked();
         }
     }
-    brief
+    if !state::direct() {
+        return;
+    }
+    let mut of_chain = Vec::new();
+    for entry in entries {
+        // SAFETY: as above.
+        let entry = unsafe { &*entry };
+        let holds = hold(ring_requests::named(entry));
+        let _guard = guard::enter();
+        let ring_of = |ring: &&mut Ring| ring.fds.contains(&fd);
+        let over = rings().iter_mut().find(ring_of).map(|ring| ring.note_request(entry, holds, &mut of_chain));
+        drop(over); // without the lock
+    }
 }
 
 unsafe fn enter(words: &Words) -> isize {
@@ -390,7 +447,7 @@ unsafe fn enter(words: &Words) -> isize {
             return enter_with(words, argument, argument_len);
         }
         harvest(fd);
-        let _brief = before_submission(fd, count as u32);
+        before_submission(fd, count as u32);
         let result = enter_with(&[fd as usize, count, wanted, flags, argument, argument_len], argument, argument_len);
         harvest(fd);
         result
@@ -423,30 +480,84 @@ unsafe fn enter_with(words: &Words, argument: usize, argument_len: usize) -> isi
     }
 }
 
+/// A list that a registration names.
+struct Listed {
+    at: usize,
+    count: usize,
+    item_bytes: usize,
+    /// A word for each item; zero: none.
+    tags: usize,
+}
+
+impl Listed {
+    /// The buffers of a list that can be read.
+    fn buffers(&self) -> impl Iterator<Item = iovec> {
+        let parts = (0..self.count).step_by(vectors::MOST_BUFFERS).map(|first| {
+            let at = (self.at as *const iovec).wrapping_add(first);
+            // SAFETY: part of the program's list, as far as it can be read.
+            unsafe { vectors::buffers(at, (self.count - first).min(vectors::MOST_BUFFERS)) }
+        });
+        parts.flatten().copied()
+    }
+}
+
+/// The list of a registration that has one.
+///
+/// # Safety
+/// The arguments of the program's call.
+unsafe fn listed(what: usize, argument: usize, count: usize) -> Option<Listed> {
+    let item_bytes = match what {
+        REGISTER_BUFFERS | REGISTER_BUFFERS2 | REGISTER_BUFFERS_UPDATE => size_of::<iovec>(),
+        _ => size_of::<c_int>(),
+    };
+    // SAFETY: the structures have 16 or 32 bytes. Their fields are an index or a count, and then addresses.
+    let [at, count, tags] = unsafe {
+        match what {
+            REGISTER_BUFFERS | REGISTER_FILES => [argument, count, 0],
+            REGISTER_FILES_UPDATE => [access::read(argument as *const [usize; 2])?[1], count, 0],
+            REGISTER_BUFFERS2 | REGISTER_FILES2 => {
+                let [count, _, at, tags] = access::read(argument as *const [usize; 4])?;
+                [at, count as u32 as usize, tags]
+            }
+            REGISTER_BUFFERS_UPDATE | REGISTER_FILES_UPDATE2 => {
+                let [_, at, tags, count] = access::read(argument as *const [usize; 4])?;
+                [at, count as u32 as usize, tags]
+            }
+            _ => return None,
+        }
+    };
+    Some(Listed { at, count: count.min(MOST_LISTED), item_bytes, tags })
+}
+
 /// Registers buffers and other things with a ring. Buffers are in RAM when the kernel pins them.
 unsafe fn register(words: &Words) -> isize {
     let &[_, what, argument, count, ..] = words;
-    // SAFETY: the caller's call. The lists are those that it uses.
-    unsafe {
-        let call = || raw(libc::SYS_io_uring_register, words) as isize;
-        match what {
-            REGISTER_RING_FDS | REGISTER_PBUF_RING => refused(libc::EINVAL),
-            REGISTER_BUFFERS => {
-                let mut holds = Vec::new();
-                for buffer in vectors::buffers(argument as *const iovec, count) {
-                    let (at, len) = (buffer.iov_base as usize, buffer.iov_len);
-                    if cover::needed(at, len) {
-                        // ENOMEM is what the kernel says of more than RLIMIT_MEMLOCK.
-                        let Some(one) = Hold::new(&(at..at.saturating_add(len))) else { return refused(libc::ENOMEM) };
-                        let _guard = guard::enter();
-                        holds.push(one);
-                    }
-                }
-                cover::repeat(|| cover::touch(argument as *const u8, count.min(1 << 16) * size_of::<iovec>()), call)
+    if matches!(what, REGISTER_RING_FDS | REGISTER_PBUF_RING) {
+        return refused(libc::EINVAL);
+    }
+    // SAFETY: the caller's call.
+    let list = unsafe { listed(what, argument, count) };
+    let mut holds = Vec::new();
+    if let Some(list) = list.as_ref().filter(|list| list.item_bytes == size_of::<iovec>()) {
+        for buffer in list.buffers() {
+            let (at, len) = (buffer.iov_base as usize, buffer.iov_len);
+            if cover::needed(at, len) {
+                // ENOMEM is what the kernel says of more than RLIMIT_MEMLOCK.
+                let Some(one) = Hold::new(&(at..at.saturating_add(len))) else { return refused(libc::ENOMEM) };
+                let _guard = guard::enter();
+                holds.push(one);
             }
-            _ => cover::repeat(|| cover::touch(argument as *const u8, REGISTRATION_BYTES), call),
         }
     }
+    let touch = || {
+        cover::structure(argument as *const u8, REGISTRATION_BYTES);
+        if let Some(list) = &list {
+            cover::touch(list.at as *const u8, list.count * list.item_bytes);
+            cover::touch(list.tags as *const u64, list.count * size_of::<u64>());
+        }
+    };
+    // SAFETY: as above.
+    cover::repeat(touch, || unsafe { raw(libc::SYS_io_uring_register, words) as isize })
 }
 
 /// libaio. The kernel pins the memory, or uses it, during this call. So it is held until then.

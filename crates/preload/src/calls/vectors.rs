@@ -10,7 +10,7 @@ use libc::{iovec, msghdr, pid_t};
 
 use crate::calls::access::{self, Access};
 use crate::calls::cover::{self, Bounce, Grant, Held, Kind};
-use crate::calls::{io, remote};
+use crate::calls::{io, remote, size_limit};
 use crate::export::{export, real};
 use crate::{guard, state};
 
@@ -24,7 +24,7 @@ real!(VM_READ = c"process_vm_readv": fn(pid_t, *const iovec, c_ulong, *const iov
 real!(VM_WRITE = c"process_vm_writev": fn(pid_t, *const iovec, c_ulong, *const iovec, c_ulong, c_ulong) -> isize);
 
 /// The most buffers that the kernel takes at once.
-const MOST_BUFFERS: usize = 1024;
+pub const MOST_BUFFERS: usize = 1024;
 
 /// The most bytes that are replaced at a time for a byte stream, of which each call may transfer a part.
 const MOST_STREAM_BYTES: usize = 1 << 20;
@@ -297,6 +297,10 @@ unsafe fn transfer(
         state::fail(libc::EMSGSIZE);
         return -1;
     }
+    let call = |list, count, done| match done {
+        1.. if plan.is_held && !is_received => size_limit::go_on(|| call(list, count, done)),
+        _ => call(list, count, done),
+    };
     let mut done = 0;
     loop {
         let all = part(theirs, done, usize::MAX);
