@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::signals::{bit, change_mask};
-use crate::{errno, set_errno};
+use crate::{errno, held_signals, set_errno, vforked};
 
 /// The answer of a fault function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,12 +72,16 @@ impl Front {
     }
 
     fn chain(&self, action: Action) {
+        if vforked::set_action(self.signal, &action, held_signals::blocked()) {
+            return;
+        }
         self.chained.store(Box::into_raw(Box::new(action)), Ordering::Release);
     }
 
     fn chained(&self) -> Action {
         // SAFETY: null, or a box that `chain` leaked, which is never freed or changed.
-        unsafe { self.chained.load(Ordering::Acquire).as_ref() }.copied().unwrap_or_else(zeroed_action)
+        let shared = || unsafe { self.chained.load(Ordering::Acquire).as_ref() };
+        vforked::action(self.signal).or_else(shared).copied().unwrap_or_else(zeroed_action)
     }
 }
 
@@ -295,7 +299,9 @@ unsafe fn pass_on(front: &Front, code: libc::c_int, info: *mut libc::siginfo_t, 
         }
         _ => {}
     }
-    if action.sa_flags & libc::SA_RESETHAND != 0 {
+    if action.sa_flags & libc::SA_RESETHAND != 0
+        && !vforked::set_action(front.signal, &zeroed_action(), held_signals::blocked())
+    {
         front.chained.store(ptr::null_mut(), Ordering::Release);
     }
     // The program's handler runs under its own mask. The kernel restores the interrupted one when this handler returns.

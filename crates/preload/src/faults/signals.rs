@@ -10,8 +10,8 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap::ExitStatus;
-use folioswap_sys::held_signals;
 use folioswap_sys::sigbus::{self, Handled};
+use folioswap_sys::{held_signals, vforked};
 use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
 use crate::calls::access::{self, Access};
@@ -38,6 +38,7 @@ static FAULTS: AtomicBool = AtomicBool::new(false);
 /// Installs the net of [`crate::calls::dispatch`], and the SIGBUS handler if threads may come to resolve their own
 /// faults. Prepares the first thread.
 pub fn prepare(may_be_direct: bool) {
+    vforked::note_owner();
     signal_stack::attach();
     threads::note_first();
     FAULTS.store(may_be_direct, Ordering::SeqCst);
@@ -170,7 +171,7 @@ pub fn inherited<R>(call: impl FnOnce() -> R) -> R {
     if guard::inside() || blocked | ignored == 0 {
         return call();
     }
-    let is_alone = ignored != 0 && clones::has_one_thread();
+    let is_alone = ignored != 0 && (vforked::is_child() || clones::has_one_thread());
     let ignored = || ours().iter().copied().filter(move |&signal| is_alone && ignored >> (signal - 1) & 1 != 0);
     let ignore = KernelAction { handler: libc::SIG_IGN, flags: 0, restorer: 0, mask: 0 };
     let mut before = [ignore; 2];

@@ -17,7 +17,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use folioswap_sys::static_tls::StaticTls;
-use folioswap_sys::{sigbus, static_tls};
+use folioswap_sys::{sigbus, static_tls, vforked};
 use libc::{sighandler_t, siginfo_t, ucontext_t};
 
 use crate::calls::dispatch;
@@ -65,7 +65,7 @@ pub fn instead_of(signal: c_int, handler: sighandler_t, flags: u64, takes_plain:
     let is_special = [libc::SIG_DFL, libc::SIG_IGN, enter as *const () as usize].contains(&handler);
     let is_plain = flags & ON_STACK == 0;
     let Some(place) = HANDLERS.get(signal as usize) else { return (handler, flags) };
-    if is_special || is_plain && !takes_plain {
+    if is_special || is_plain && !takes_plain || vforked::is_child() {
         return (handler, flags);
     }
     place.store(handler, Ordering::SeqCst);
