@@ -105,13 +105,14 @@ pub fn install_segv(function: FaultFunction) -> io::Result<()> {
 /// interrupted code, and may be re-entered.
 pub type SyscallFunction = fn(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled;
 
-/// Asks `function` about every SIGSYS. A later call replaces the function.
+/// Asks `function` about every SIGSYS. A later call replaces the function. The handler is `entry`, which calls
+/// [`syscall_entry`] with what the kernel gave it.
 ///
 /// # Errors
 /// None that Linux is known to give.
-pub fn install_syscall(function: SyscallFunction) -> io::Result<()> {
+pub fn install_syscall(function: SyscallFunction, entry: Entry) -> io::Result<()> {
     let mut ours = zeroed_action();
-    ours.sa_sigaction = syscall_entry as *const () as usize;
+    ours.sa_sigaction = entry as *const () as usize;
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
     SIGSYS.install(function as *mut (), ours)
 }
@@ -261,8 +262,14 @@ extern "C" fn entry(signal: libc::c_int, info: *mut libc::siginfo_t, context: *m
     set_errno(kept);
 }
 
-/// The handler for SIGSYS.
-extern "C" fn syscall_entry(_signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+/// A handler, as the kernel calls it.
+pub type Entry = unsafe extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+
+/// The handler for SIGSYS, which the one given to [`install_syscall`] calls.
+///
+/// # Safety
+/// The arguments are the kernel's.
+pub unsafe extern "C" fn syscall_entry(_signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives the interrupted context to its handler, which this is.
     unsafe { permit_unaligned(context.cast()) };
     let kept = errno();
@@ -287,7 +294,9 @@ unsafe fn pass_on(front: &Front, code: libc::c_int, info: *mut libc::siginfo_t, 
     let action = front.chained();
     // Sent by kill and the like, or raised for a system call that was not made: returning does not raise it again.
     let sent = code <= 0 || front.signal == libc::SIGSYS;
-    match action.sa_sigaction {
+    // What the processor raises ends the process, if the program blocks it.
+    let is_fatal = code > 0 && held_signals::blocked() & bit(front.signal) != 0;
+    match if is_fatal { libc::SIG_DFL } else { action.sa_sigaction } {
         libc::SIG_IGN if code <= 0 => return,
         libc::SIG_DFL | libc::SIG_IGN => {
             // The access is repeated under the default action, which ends the process. A sent signal is sent again.
