@@ -19,7 +19,7 @@ use libc::{c_int, c_long};
 
 use crate::alloc::malloc;
 use crate::calls::{access, by_number, caught, clones, cover, mirrored};
-use crate::faults::{masks, signal_stack, signals, threads};
+use crate::faults::{masks, signal_stack, signals, small_stack, threads};
 use crate::real::{Real, own};
 use crate::{guard, start, state};
 
@@ -215,6 +215,8 @@ fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled 
 fn made(number: c_long, words: &[usize; 6], context: &mut libc::ucontext_t) -> Option<isize> {
     Some(match number {
         libc::SYS_rt_sigreturn => {
+            // SAFETY: the stack pointer is where the kernel looks for the context.
+            unsafe { small_stack::take_mask(context.uc_mcontext.gregs[libc::REG_RSP as usize] as *mut _) };
             context.uc_mcontext.gregs[libc::REG_RIP as usize] = RESTORER.load(Ordering::Relaxed) as i64;
             return None;
         }

@@ -17,7 +17,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use folioswap_sys::static_tls::StaticTls;
-use folioswap_sys::{sigbus, static_tls, vforked};
+use folioswap_sys::{held_signals, sigbus, static_tls, vforked};
 use libc::{sighandler_t, siginfo_t, ucontext_t};
 
 use crate::calls::{caught, dispatch};
@@ -131,8 +131,38 @@ extern "C" fn land(signal: c_int, frame: usize, context: &mut ucontext_t, about:
         caught::forget();
     }
     // SAFETY: the kernel's frame, which this handler alone uses.
-    let frame = unsafe { settled_blocked(frame, context, is_plain_here(noted, frame)) };
-    Landing { frame: frame.unwrap_or(0), handler: noted.handler }
+    let moved = unsafe { settled_blocked(frame, context, is_plain_here(noted, frame)) };
+    if moved.is_none() {
+        // SAFETY: as above.
+        unsafe { begin(frame, context, leave_in_place()) };
+    }
+    Landing { frame: moved.unwrap_or(0), handler: noted.handler }
+}
+
+/// Has the handler of a frame return to `leaves`, and find what the program blocks in name in its context.
+///
+/// # Safety
+/// As [`moved`]. The context is the frame's.
+unsafe fn begin(frame: usize, context: *mut ucontext_t, leaves: usize) {
+    // SAFETY: the caller upholds this function's own contract. A frame begins with the return address.
+    unsafe {
+        (frame as *mut usize).write(leaves);
+        *(&raw mut (*context).uc_sigmask).cast::<u64>() |= held_signals::blocked() & signals::ours_mask();
+    }
+}
+
+/// Takes what the program blocks in name from the context to which a handler returns.
+///
+/// # Safety
+/// The context is in a frame whose handler has ended.
+pub unsafe fn take_mask(context: *mut ucontext_t) {
+    let ours = signals::ours_mask();
+    // SAFETY: the caller's promise. The kernel's set has 8 bytes.
+    unsafe {
+        let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
+        held_signals::change(libc::SIG_SETMASK, Some(*mask), ours);
+        *mask &= !ours;
+    }
 }
 
 /// Defers a signal that has come in the middle of a caught call, if that is possible. One whose action ends with it is
@@ -245,8 +275,8 @@ unsafe fn moved_plain(frame: usize, context: &ucontext_t) -> Option<usize> {
     // SAFETY: the caller upholds this function's own contract.
     unsafe {
         let new = copied(frame, context, pointer(context).checked_sub(RED_ZONE_BYTES)?, 0)?;
-        (new as *mut usize).write(leave());
         let copy = (new + (&raw const *context as usize - frame)) as *mut ucontext_t;
+        begin(new, copy, leave());
         (*copy).uc_stack = signal_stack::told(context.uc_stack, signal_stack::stands_for());
         Some(new)
     }
@@ -277,10 +307,15 @@ unsafe fn moved(frame: usize, context: &ucontext_t) -> Option<usize> {
         false => bottom + theirs.ss_size,
     };
     // SAFETY: the caller upholds this function's own contract. The stack is the program's.
-    unsafe { copied(frame, context, top, bottom) }
+    unsafe {
+        let new = copied(frame, context, top, bottom)?;
+        begin(new, (new + (&raw const *context as usize - frame)) as *mut ucontext_t, leave_in_place());
+        Some(new)
+    }
 }
 
-// A plain handler returns here, with the stack pointer behind the return address in its frame. Those who unwind the
+// Handlers return here, with the stack pointer behind the return address in their frame: those whose plain frame was
+// moved to the second place, others to the first. Those who unwind the
 // stack find the interrupted registers in the frame, as in that of the C library's function for this, and look for the
 // instruction before this. Registers need not be kept.
 std::arch::global_asm!(
@@ -307,10 +342,16 @@ std::arch::global_asm!(
     ".cfi_escape 0x10, 7, 3, 0x77, 0xa0, 1",
     ".cfi_escape 0x10, 16, 3, 0x77, 0xa8, 1",
     "nop",
+    ".hidden folioswap_leave_in_place",
+    ".globl folioswap_leave_in_place",
+    "folioswap_leave_in_place:",
+    "xor esi, esi",
+    "jmp 3f",
     ".hidden folioswap_leave",
     ".globl folioswap_leave",
     "folioswap_leave:",
-    "lea rdi, [rsp - 8]",
+    "mov esi, 1",
+    "3: lea rdi, [rsp - 8]",
     "and rsp, -16",
     "call {taken_off}",
     "lea rsp, [rax + 8]",
@@ -327,6 +368,13 @@ std::arch::global_asm!(
     taken_off = sym taken_off,
 );
 
+fn leave_in_place() -> usize {
+    unsafe extern "C" {
+        static folioswap_leave_in_place: u8;
+    }
+    &raw const folioswap_leave_in_place as usize
+}
+
 fn leave() -> usize {
     unsafe extern "C" {
         static folioswap_leave: u8;
@@ -342,14 +390,23 @@ fn back() -> usize {
     &raw const folioswap_back as usize
 }
 
-/// Copies the frame of a plain handler that returns to the bottom of this library's stack, and blocks all signals until
-/// the kernel has restored what was blocked. The signal stack stays what it is: the handler may have begun on another
-/// thread. Returns its place, and the C library's function that returns from there.
-extern "C" fn taken_off(frame: usize) -> Landing {
-    let all = !signals::ours_mask();
-    // SAFETY: the kernel reads a set of 8 bytes.
-    unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, 0usize, 8) };
+/// Ends the frame of a handler that returns. Returns its place, and the C library's function that returns from there.
+///
+/// One that `was_moved` is copied to the bottom of this library's stack, with all signals blocked until the kernel has
+/// restored what was blocked. The signal stack stays what it is: the handler may have begun on another thread.
+extern "C" fn taken_off(frame: usize, was_moved: bool) -> Landing {
     let context = (frame + size_of::<usize>()) as *mut ucontext_t;
+    if !was_moved {
+        // SAFETY: the context in the frame.
+        unsafe { take_mask(context) };
+        return Landing { frame, handler: dispatch::restorer() };
+    }
+    let all = !signals::ours_mask();
+    // SAFETY: the kernel reads a set of 8 bytes. The context is in the frame.
+    unsafe {
+        own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, 0usize, 8);
+        take_mask(context);
+    }
     // SAFETY: the frame that `copied` has made. Reading it faults it in. Nothing else uses the bottom of that stack.
     let taken = unsafe {
         if (*context).uc_stack.ss_flags & signal_stack::SS_AUTODISARM == 0 {
