@@ -1,5 +1,6 @@
 //! The signals that a program has blocked in name only: those that this crate's handlers need open ([`crate::sigbus`]).
-//! The program reads that they are blocked. One that is sent is handled at once all the same.
+//! The program reads that they are blocked. One that is sent is handled at once all the same. One that the processor
+//! raises ends the process, as in the kernel.
 
 use crate::static_tls;
 use crate::static_tls::StaticTls;

@@ -98,7 +98,9 @@ pub(crate) fn set_action(signal: libc::c_int, action: &Action, blocked: u64) -> 
     if !is_child() {
         return false;
     }
-    let at = SPECIAL.get(action.sa_sigaction).map_or_else(|| Box::into_raw(Box::new(*action)).cast_const(), |at| at);
+    let at = SPECIAL
+        .get(action.sa_sigaction)
+        .map_or_else(|| Box::into_raw(Box::new(*action)).cast_const(), std::ptr::from_ref);
     if !is_noted() {
         set_blocked(blocked);
     }

@@ -5,7 +5,8 @@
 //! program's own code is interrupted, behind its call, as by the kernel. A call that sleeps has failed with EINTR then.
 //! One that the kernel restarts, or that has not begun, is *refused*: the program makes it again after its handler.
 //!
-//! Calls that set a mask while they wait are left out: that mask decides which handlers run.
+//! Calls that set a mask while they wait are left out: that mask decides which handlers run. So are those that execute
+//! a program, which gets the mask.
 
 use std::ffi::{c_int, c_long};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, compiler_fence};
@@ -141,17 +142,24 @@ unsafe extern "C" fn refuse(number: c_long, a: usize, b: usize, c: usize, d: usi
     }
 }
 
-/// Makes a caught call. Returns its result, and whether the program is to make it again.
-pub fn during<R>(number: c_long, words: &[usize; 6], call: impl FnOnce() -> R) -> (R, bool) {
-    if sets_mask(number, words) {
+/// The result of a call that a signal has ended, or kept from being made.
+pub const INTERRUPTED: isize = -(libc::EINTR as isize);
+
+/// Makes a caught call. Returns its result, and whether the program is to make it again if that is [`INTERRUPTED`].
+pub fn during(number: c_long, words: &[usize; 6], call: impl FnOnce() -> Option<isize>) -> (Option<isize>, bool) {
+    if keeps_mask(number, words) {
         forget();
     }
     SLEEPS.set(if sleeps(number) { number as u64 + 1 } else { 0 });
     compiler_fence(Ordering::SeqCst);
-    if STATE.get().0 {
-        REFUSED.set(SLEEPS.get());
-    }
-    let result = call();
+    // A signal that came before this is handled first.
+    let result = match STATE.get() {
+        (true, _) => {
+            STATE.set((true, true));
+            Some(INTERRUPTED)
+        }
+        _ => call(),
+    };
     SLEEPS.set(0);
     compiler_fence(Ordering::SeqCst);
     REFUSED.set(0);
@@ -229,13 +237,13 @@ fn interrupt(context: &mut ucontext_t) {
     }
 }
 
-/// Whether a call sets a mask while it waits.
-fn sets_mask(number: c_long, words: &[usize; 6]) -> bool {
+/// Whether a call is made with the mask as it is: one that sets another while it waits, or that executes a program.
+fn keeps_mask(number: c_long, words: &[usize; 6]) -> bool {
     const EXTENDED: usize = 8; // IORING_ENTER_EXT_ARG
     // SAFETY: if it can be read, it is the call's description, which begins with the address of the set.
     let named = |at: usize| at != 0 && unsafe { access::read(at as *const usize) } != Some(0);
     match number {
-        libc::SYS_rt_sigsuspend => true,
+        libc::SYS_rt_sigsuspend | libc::SYS_execve | libc::SYS_execveat => true,
         libc::SYS_ppoll => words[3] != 0,
         libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => words[4] != 0,
         libc::SYS_pselect6 | SYS_IO_PGETEVENTS => named(words[5]),

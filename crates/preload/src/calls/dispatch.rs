@@ -3,6 +3,7 @@
 //! The kernel raises SIGSYS for them (PR_SET_SYSCALL_USER_DISPATCH). The handler makes the call as `syscall` would: the
 //! engine learns of memory calls, and in direct mode the call has the same covers. A caught call costs 1.5 us more, a C
 //! library call nothing measurable.
+//! - Signals that come meanwhile are deferred ([`caught`]).
 //! - This library's own calls go through the C library's instruction ([`crate::real::raw`]).
 //! - SIGSYS is never blocked: the kernel would kill the process. A caught call sets the mask and stack of the
 //!   interrupted code.
@@ -202,10 +203,9 @@ fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled 
         context.uc_mcontext.gregs[libc::REG_RIP as usize] -= 2; // runs the instruction again
         return Handled::Yes;
     }
-    const INTERRUPTED: isize = -(libc::EINTR as isize);
     match caught::during(number, &words, || made(number, &words, context)) {
         (None, _) => {}
-        (Some(INTERRUPTED), true) => context.uc_mcontext.gregs[libc::REG_RIP as usize] -= 2,
+        (Some(caught::INTERRUPTED), true) => context.uc_mcontext.gregs[libc::REG_RIP as usize] -= 2,
         (Some(result), _) => context.uc_mcontext.gregs[libc::REG_RAX as usize] = result as i64,
     }
     Handled::Yes

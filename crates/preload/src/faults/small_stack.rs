@@ -8,10 +8,12 @@
 //!   interrupted code. If that has left RAM, as a coroutine's may, the kernel could make no frame there in direct mode,
 //!   and would end the process.
 //!
-//! Handlers begin here, on this library's stack. The kernel's frame is copied to the program's, and the handler returns
-//! from there. All signals are blocked meanwhile: handlers of others would run on this library's stack. One whose frame
-//! was made on top of others that have not begun moves those first. A plain one returns by [`leave`], because its frame
-//! may have left RAM again, or be another thread's by then: it is copied to where the kernel finds it.
+//! Handlers begin here: on this library's stack, but for plain ones in monitor mode. One that has interrupted a caught
+//! call is deferred ([`caught`]). Else the kernel's frame is copied to the program's stack. All signals are blocked
+//! meanwhile: handlers of others would run on this library's stack. One whose frame was made on top of others that have
+//! not begun moves those first. Handlers return by way of this library, which takes the mask from their context. The
+//! frame of a plain one may have left RAM again, or be another thread's by then: it is copied to where the kernel finds
+//! it.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
