@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <threads.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 static volatile sig_atomic_t nr_handled[65];
@@ -59,12 +60,62 @@ static void block_one(int number) {
     check(nr_handled[number] == 1, "handled at once");
 }
 
+static volatile sig_atomic_t nr_seen;
+
+static void block_all(int number, siginfo_t *about, void *given) {
+    ucontext_t *context = given;
+    (void)number, (void)about;
+    for (int signal = 1; signal < 32; signal++) nr_seen += sigismember(&context->uc_sigmask, signal);
+    sigfillset(&context->uc_sigmask);
+}
+
+static void block_none(int number, siginfo_t *about, void *given) {
+    ucontext_t *context = given;
+    (void)number, (void)about;
+    for (int signal = 1; signal < 32; signal++) nr_seen += sigismember(&context->uc_sigmask, signal);
+    sigemptyset(&context->uc_sigmask);
+}
+
+// A handler sees the mask in its context, and changes it there.
+static void change_in_handler(int flags) {
+    struct sigaction action = { .sa_sigaction = block_all, .sa_flags = SA_SIGINFO | flags }, known;
+    sigset_t most, none;
+    sigfillset(&most);
+    sigdelset(&most, SIGUSR1);
+    sigemptyset(&none);
+    action.sa_mask = most;
+    for (int round = 0; round < 2; round++) {
+        action.sa_sigaction = round ? block_none : block_all;
+        check(sigaction(SIGUSR1, &action, NULL) == 0 && sigaction(SIGUSR1, NULL, &known) == 0, "sigaction");
+        for (int number = 1; number < 32; number++)
+            check(sigismember(&known.sa_mask, number) == (number != SIGUSR1 && number != SIGKILL && number != SIGSTOP),
+                  "the mask of an action");
+        sigprocmask(SIG_SETMASK, round ? &most : &none, NULL);
+        nr_seen = 0;
+        raise(SIGUSR1);
+        check(nr_seen >= (round ? 28 : 0) && nr_seen <= (round ? 28 : 1), "the mask in the context");
+        for (int number = 1; number < 32; number++)
+            check(is_blocked(number) == (!round && number != SIGKILL && number != SIGSTOP), "the mask of the handler");
+        long parent;
+        asm volatile("syscall" : "=a"(parent) : "0"(SYS_getppid) : "rcx", "r11", "memory");
+        check(parent == getppid(), "an inline call");
+    }
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
 int main(void) {
     const size_t len = 24 << 20;
     char *memory = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(memory, 5, len);
     const int numbers[] = { SIGUSR1, SIGBUS, SIGSYS, SIGSEGV };
     for (int at = 0; at < 4; at++) block_one(numbers[at]);
+    change_in_handler(0);
+    change_in_handler(SA_ONSTACK);
+    static char room[12 << 10];
+    stack_t stack = { .ss_sp = room, .ss_size = sizeof room };
+    check(sigaltstack(&stack, NULL) == 0, "sigaltstack");
+    change_in_handler(SA_ONSTACK);
+    for (size_t at = 0; at < len; at += 4096) check(memory[at] == 5, "memory after handlers");
 
     sigset_t all;
     sigfillset(&all);

@@ -7,8 +7,8 @@
 
 use std::mem::MaybeUninit;
 
-use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
+use folioswap_sys::{static_tls, vforked};
 
 use crate::real::own;
 
@@ -67,9 +67,10 @@ pub fn this_thread() -> u32 {
     }
 }
 
-/// In a forked child: its thread has another id.
+/// In a forked child: its thread has another id, and the memory is its own.
 pub fn begin_child() {
     THREAD.set(0);
+    vforked::note_owner();
 }
 
 fn block() -> u64 {

@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use folioswap::ExitStatus;
 use folioswap_sys::own_calls;
 
+use crate::calls::caught;
+
 /// The next definition of a name after this library's. `F` is its function pointer type.
 #[repr(C)]
 pub struct Real<F> {
@@ -73,11 +75,8 @@ pub fn look_up_all() {
         }
     }
     // SAFETY: a C string. Any thread may call dlsym.
-    SYSCALL.store(unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) }, Ordering::Relaxed);
+    caught::note_syscall(unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) });
 }
-
-/// The C library's `syscall`, once it has been looked up.
-static SYSCALL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 /// Makes a system call by number, bypassing this library's own `syscall`. Returns -1 and sets errno on failure.
 macro_rules! kernel {
@@ -96,8 +95,7 @@ pub unsafe fn raw(number: c_long, arguments: &[usize]) -> c_long {
     let mut all = [0; 6];
     all[..arguments.len()].copy_from_slice(arguments);
     let [a, b, c, d, e, f] = all;
-    let known = SYSCALL.load(Ordering::Relaxed);
-    if known.is_null() {
+    if caught::SYSCALL.load(Ordering::Relaxed).is_null() {
         // SAFETY: the caller upholds this function's own contract.
         let result = unsafe { instruction(number, &all) };
         if (-4095..0).contains(&result) {
@@ -106,10 +104,8 @@ pub unsafe fn raw(number: c_long, arguments: &[usize]) -> c_long {
         }
         return result as c_long;
     }
-    type Syscall = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
-    // SAFETY: the C library's `syscall` takes six words after the number. The caller upholds this function's own
-    // contract.
-    unsafe { std::mem::transmute::<*mut c_void, Syscall>(known)(number, a, b, c, d, e, f) }
+    // SAFETY: the caller upholds this function's own contract.
+    unsafe { caught::folioswap_call(number, a, b, c, d, e, f) }
 }
 
 /// Makes a system call of this library's own, which the program's seccomp filters exempt

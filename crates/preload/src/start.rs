@@ -142,11 +142,6 @@ pub fn waiting() -> Waiting {
 /// The process that waits: not a child that shares its memory until it executes a program.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// Whether this is not a child that shares the process's memory.
-pub fn is_own_process() -> bool {
-    own_process() == PROCESS.load(Ordering::Relaxed)
-}
-
 /// In a forked child: it waits as its parent did.
 pub fn begin_child() {
     adopt::begin_child();

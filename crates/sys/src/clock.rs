@@ -7,6 +7,7 @@
 
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The clock.
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,9 +38,26 @@ struct Counter {
 
 static COUNTER: OnceLock<Counter> = OnceLock::new();
 
+/// Whether threads may no longer read the counter.
+static STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// From here on, the kernel's clock is read: a program may forbid its threads the counter (PR_SET_TSC).
+pub fn stop_counter() {
+    STOPPED.store(true, Ordering::SeqCst);
+}
+
+/// Whether [`stop_counter`] was called. The vDSO reads the counter, too.
+#[must_use]
+pub fn is_stopped() -> bool {
+    STOPPED.load(Ordering::Relaxed)
+}
+
 /// Calibrates the counter against the kernel's clock, for all clocks of the process. Takes half a millisecond on a
 /// quiet machine, 2 ms on most and 200 ms at most; a program that ends soon does better without.
 pub fn calibrate() {
+    if is_stopped() {
+        return;
+    }
     COUNTER.get_or_init(|| {
         let clock = quanta::Clock::new();
         let then = clock.raw() | OF_COUNTER;
@@ -69,8 +87,8 @@ impl Clock {
     #[must_use]
     pub fn now(self) -> Moment {
         match COUNTER.get() {
-            Some(counter) => Moment(counter.clock.raw() | OF_COUNTER),
-            None => Moment(kernel_ns()),
+            Some(counter) if !is_stopped() => Moment(counter.clock.raw() | OF_COUNTER),
+            _ => Moment(kernel_ns()),
         }
     }
 

@@ -1,8 +1,10 @@
 //! The signals that a program has blocked in name only: those that this crate's handlers need open ([`crate::sigbus`]).
-//! The program reads that they are blocked. One that is sent is handled at once all the same.
+//! The program reads that they are blocked. One that is sent is handled at once all the same. One that the processor
+//! raises ends the process, as in the kernel.
 
 use crate::static_tls;
 use crate::static_tls::StaticTls;
+use crate::vforked;
 
 static_tls! {
     static BLOCKED: u64 = "folioswap_blocked";
@@ -11,7 +13,7 @@ static_tls! {
 /// What the calling thread has blocked in name, as a mask of the kernel's.
 #[must_use]
 pub fn blocked() -> u64 {
-    BLOCKED.get()
+    vforked::blocked().unwrap_or_else(|| BLOCKED.get())
 }
 
 /// Sets [`blocked`], in a new thread or at the start.
@@ -21,13 +23,15 @@ pub fn begin_thread(blocked: u64) {
 
 /// Changes [`blocked`] as `rt_sigprocmask` does, by signals of `which` only. Returns what was blocked before.
 pub fn change(how: i32, set: Option<u64>, which: u64) -> u64 {
-    let before = BLOCKED.get();
-    if let Some(set) = set.map(|set| set & which) {
-        BLOCKED.set(match how {
-            libc::SIG_BLOCK => before | set,
-            libc::SIG_UNBLOCK => before & !set,
-            _ => set,
-        });
+    let before = blocked();
+    let Some(set) = set.map(|set| set & which) else { return before };
+    let now = match how {
+        libc::SIG_BLOCK => before | set,
+        libc::SIG_UNBLOCK => before & !set,
+        _ => set,
+    };
+    if now != before && !vforked::set_blocked(now) {
+        BLOCKED.set(now);
     }
     before
 }

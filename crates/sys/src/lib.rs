@@ -44,6 +44,7 @@ pub mod uffd;
 mod uffd_abi;
 mod unallocated;
 pub mod uring;
+pub mod vforked;
 pub mod zstd;
 
 use std::io;

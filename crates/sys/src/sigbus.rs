@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::signals::{bit, change_mask};
-use crate::{errno, set_errno};
+use crate::{errno, held_signals, set_errno, vforked};
 
 /// The answer of a fault function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,12 +72,16 @@ impl Front {
     }
 
     fn chain(&self, action: Action) {
+        if vforked::set_action(self.signal, &action, held_signals::blocked()) {
+            return;
+        }
         self.chained.store(Box::into_raw(Box::new(action)), Ordering::Release);
     }
 
     fn chained(&self) -> Action {
         // SAFETY: null, or a box that `chain` leaked, which is never freed or changed.
-        unsafe { self.chained.load(Ordering::Acquire).as_ref() }.copied().unwrap_or_else(zeroed_action)
+        let shared = || unsafe { self.chained.load(Ordering::Acquire).as_ref() };
+        vforked::action(self.signal).or_else(shared).copied().unwrap_or_else(zeroed_action)
     }
 }
 
@@ -101,13 +105,14 @@ pub fn install_segv(function: FaultFunction) -> io::Result<()> {
 /// interrupted code, and may be re-entered.
 pub type SyscallFunction = fn(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled;
 
-/// Asks `function` about every SIGSYS. A later call replaces the function.
+/// Asks `function` about every SIGSYS. A later call replaces the function. The handler is `entry`, which calls
+/// [`syscall_entry`] with what the kernel gave it.
 ///
 /// # Errors
 /// None that Linux is known to give.
-pub fn install_syscall(function: SyscallFunction) -> io::Result<()> {
+pub fn install_syscall(function: SyscallFunction, entry: Entry) -> io::Result<()> {
     let mut ours = zeroed_action();
-    ours.sa_sigaction = syscall_entry as *const () as usize;
+    ours.sa_sigaction = entry as *const () as usize;
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
     SIGSYS.install(function as *mut (), ours)
 }
@@ -257,8 +262,14 @@ extern "C" fn entry(signal: libc::c_int, info: *mut libc::siginfo_t, context: *m
     set_errno(kept);
 }
 
-/// The handler for SIGSYS.
-extern "C" fn syscall_entry(_signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+/// A handler, as the kernel calls it.
+pub type Entry = unsafe extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+
+/// The handler for SIGSYS, which the one given to [`install_syscall`] calls.
+///
+/// # Safety
+/// The arguments are the kernel's.
+pub unsafe extern "C" fn syscall_entry(_signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives the interrupted context to its handler, which this is.
     unsafe { permit_unaligned(context.cast()) };
     let kept = errno();
@@ -283,7 +294,9 @@ unsafe fn pass_on(front: &Front, code: libc::c_int, info: *mut libc::siginfo_t, 
     let action = front.chained();
     // Sent by kill and the like, or raised for a system call that was not made: returning does not raise it again.
     let sent = code <= 0 || front.signal == libc::SIGSYS;
-    match action.sa_sigaction {
+    // What the processor raises ends the process, if the program blocks it.
+    let is_fatal = code > 0 && held_signals::blocked() & bit(front.signal) != 0;
+    match if is_fatal { libc::SIG_DFL } else { action.sa_sigaction } {
         libc::SIG_IGN if code <= 0 => return,
         libc::SIG_DFL | libc::SIG_IGN => {
             // The access is repeated under the default action, which ends the process. A sent signal is sent again.
@@ -295,7 +308,9 @@ unsafe fn pass_on(front: &Front, code: libc::c_int, info: *mut libc::siginfo_t, 
         }
         _ => {}
     }
-    if action.sa_flags & libc::SA_RESETHAND != 0 {
+    if action.sa_flags & libc::SA_RESETHAND != 0
+        && !vforked::set_action(front.signal, &zeroed_action(), held_signals::blocked())
+    {
         front.chained.store(ptr::null_mut(), Ordering::Release);
     }
     // The program's handler runs under its own mask. The kernel restores the interrupted one when this handler returns.

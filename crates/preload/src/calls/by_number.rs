@@ -6,8 +6,8 @@
 use std::ffi::{c_int, c_long, c_uint};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
+use folioswap_sys::{clock, static_tls};
 use libc::{iovec, mmsghdr, msghdr, nfds_t, sockaddr, socklen_t, timespec};
 
 use super::{io, ioctl, messages, numbers, process, references, remote, rings, vectors};
@@ -401,7 +401,7 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
     })
 }
 
-/// Calls that concern the net.
+/// Calls that concern the net, and the processor's counter.
 unsafe fn about_the_net(number: c_long, words: &Words) -> Option<isize> {
     match number {
         libc::SYS_prctl if words[0] == dispatch::SET_DISPATCH => {
@@ -411,6 +411,10 @@ unsafe fn about_the_net(number: c_long, words: &Words) -> Option<isize> {
             }
             // SAFETY: the caller's call.
             Some(unsafe { raw(number, words) as isize })
+        }
+        libc::SYS_prctl if words[..2] == [libc::PR_SET_TSC as usize, libc::PR_TSC_SIGSEGV as usize] => {
+            clock::stop_counter();
+            None
         }
         _ => None,
     }

@@ -3,6 +3,7 @@
 //! The kernel raises SIGSYS for them (PR_SET_SYSCALL_USER_DISPATCH). The handler makes the call as `syscall` would: the
 //! engine learns of memory calls, and in direct mode the call has the same covers. A caught call costs 1.5 us more, a C
 //! library call nothing measurable.
+//! - Signals that come meanwhile are deferred ([`caught`]).
 //! - This library's own calls go through the C library's instruction ([`crate::real::raw`]).
 //! - SIGSYS is never blocked: the kernel would kill the process. A caught call sets the mask and stack of the
 //!   interrupted code.
@@ -18,8 +19,8 @@ use folioswap_sys::static_tls::StaticTls;
 use libc::{c_int, c_long};
 
 use crate::alloc::malloc;
-use crate::calls::{access, by_number, clones, cover, mirrored};
-use crate::faults::{masks, signal_stack, signals, threads};
+use crate::calls::{access, by_number, caught, clones, cover, mirrored};
+use crate::faults::{masks, signal_stack, signals, small_stack, threads};
 use crate::real::{Real, own};
 use crate::{guard, start, state};
 
@@ -106,7 +107,7 @@ pub fn prepare() -> bool {
     if !malloc::libc_code().contains(&(CREATE.get() as usize)) {
         return false; // only half of the C library's calls would be recognised
     }
-    if let Err(error) = sigbus::install_syscall(on_caught) {
+    if let Err(error) = sigbus::install_syscall(on_caught, caught::folioswap_on_call) {
         state::say(&format!("system calls outside the C library are not covered: {error}"));
         return false;
     }
@@ -190,6 +191,7 @@ fn about(info: &libc::siginfo_t) -> (c_long, u32) {
 
 fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled {
     if info.si_code != SYS_USER_DISPATCH || !ARMED.get() {
+        caught::forget();
         return if mirrored::is_answered(info) { Handled::Yes } else { Handled::No };
     }
     let (number, architecture) = about(info);
@@ -201,36 +203,44 @@ fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled 
         context.uc_mcontext.gregs[libc::REG_RIP as usize] -= 2; // runs the instruction again
         return Handled::Yes;
     }
-    let result = match number {
+    match caught::during(number, &words, || made(number, &words, context)) {
+        (None, _) => {}
+        (Some(caught::INTERRUPTED), true) => context.uc_mcontext.gregs[libc::REG_RIP as usize] -= 2,
+        (Some(result), _) => context.uc_mcontext.gregs[libc::REG_RAX as usize] = result as i64,
+    }
+    Handled::Yes
+}
+
+/// Makes a caught call. `None`: the program goes on elsewhere than behind it.
+fn made(number: c_long, words: &[usize; 6], context: &mut libc::ucontext_t) -> Option<isize> {
+    Some(match number {
         libc::SYS_rt_sigreturn => {
+            // SAFETY: the stack pointer is where the kernel looks for the context.
+            unsafe { small_stack::take_mask(context.uc_mcontext.gregs[libc::REG_RSP as usize] as *mut _) };
             context.uc_mcontext.gregs[libc::REG_RIP as usize] = RESTORER.load(Ordering::Relaxed) as i64;
-            return Handled::Yes;
+            return None;
         }
         libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork => {
             // SAFETY: the program's own call.
-            unsafe { before_clone(number, &words) };
+            unsafe { before_clone(number, words) };
             // SAFETY: as above. A child goes on here, too.
-            match unsafe { clones::by_number(number, &words) } {
-                Some(result) => result,
-                None => {
-                    depart(context);
-                    return Handled::Yes;
-                }
+            let result = unsafe { clones::by_number(number, words) };
+            if result.is_none() {
+                depart(context);
             }
+            return result;
         }
-        libc::SYS_rt_sigprocmask => set_mask(context, &words),
-        libc::SYS_sigaltstack => set_stack(context, &words),
+        libc::SYS_rt_sigprocmask => set_mask(context, words),
+        libc::SYS_sigaltstack => set_stack(context, words),
         // What the loader maps is a library's. It holds its locks, so the engine must not start on it.
-        libc::SYS_mmap if malloc::is_loader(word(libc::REG_RIP)) => {
+        libc::SYS_mmap if malloc::is_loader(context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize) => {
             let _guard = guard::enter();
             // SAFETY: makes the call that the loader itself made.
-            unsafe { by_number::call(number, &words) }
+            unsafe { by_number::call(number, words) }
         }
         // SAFETY: makes the call that the program itself made.
-        _ => unsafe { by_number::call(number, &words) },
-    };
-    context.uc_mcontext.gregs[libc::REG_RAX as usize] = result as i64;
-    Handled::Yes
+        _ => unsafe { by_number::call(number, words) },
+    })
 }
 
 /// What a call of `clone` or `clone3` asks for: its flags, and where the kernel writes the ids of the child, in the

@@ -7,6 +7,7 @@ pub mod access;
 pub mod aio;
 mod assembly;
 pub mod by_number;
+pub mod caught;
 pub mod clones;
 pub mod copied;
 pub mod cover;

@@ -9,9 +9,11 @@ use libc::{
     size_t, ssize_t, timespec, timeval,
 };
 
+use folioswap_sys::clock;
+
 use crate::calls::copied::{self, copied};
 use crate::export::{export, real};
-use crate::real::kernel;
+use crate::real::{kernel, own};
 use crate::{guard, state};
 
 copied! {
@@ -83,6 +85,10 @@ fn is_shared(clock: clockid_t) -> bool {
 export! {
     fn clock_gettime(clock: clockid_t, now: *mut timespec) -> c_int {
         let real = CLOCK_GETTIME.get();
+        if guard::inside() && clock::is_stopped() {
+            // SAFETY: passes the caller's arguments on unchanged.
+            return unsafe { own!(libc::SYS_clock_gettime, clock, now) as c_int };
+        }
         if !state::direct() || guard::inside() {
             // SAFETY: passes the caller's arguments on unchanged.
             return unsafe { real(clock, now) };

@@ -6,8 +6,8 @@
 use std::sync::{Mutex, MutexGuard};
 
 use folioswap_sys::memory::place_apart;
-use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
+use folioswap_sys::{static_tls, vforked};
 
 use crate::faults::threads;
 use crate::real::own;
@@ -173,7 +173,11 @@ pub fn stands_for() -> Option<libc::stack_t> {
     Some(STANDS_FOR.get()).filter(|stack| stack.ss_size > 0)
 }
 
+/// A child that shares the memory leaves its parent's.
 pub fn set_stands_for(stack: Option<libc::stack_t>) {
+    if stack.is_none() && stands_for().is_none() || vforked::is_child() {
+        return;
+    }
     STANDS_FOR.set(stack.unwrap_or(none()));
 }
 

@@ -10,12 +10,12 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap::ExitStatus;
-use folioswap_sys::held_signals;
 use folioswap_sys::sigbus::{self, Handled};
+use folioswap_sys::{held_signals, vforked};
 use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
 use crate::calls::access::{self, Access};
-use crate::calls::{clones, dispatch, limits};
+use crate::calls::{caught, clones, dispatch, limits};
 use crate::export::{export, real};
 use crate::faults::{masks, signal_stack, small_stack, threads};
 use crate::real::{kernel, own};
@@ -38,6 +38,7 @@ static FAULTS: AtomicBool = AtomicBool::new(false);
 /// Installs the net of [`crate::calls::dispatch`], and the SIGBUS handler if threads may come to resolve their own
 /// faults. Prepares the first thread.
 pub fn prepare(may_be_direct: bool) {
+    vforked::note_owner();
     signal_stack::attach();
     threads::note_first();
     FAULTS.store(may_be_direct, Ordering::SeqCst);
@@ -92,6 +93,9 @@ fn on_sigbus(addr: usize, _write: bool) -> Handled {
         }
         Some(_) => false,
     });
+    if !is_resolved {
+        caught::forget(); // the program's handler may not return
+    }
     if is_resolved { Handled::Yes } else { Handled::No }
 }
 
@@ -171,7 +175,7 @@ pub fn inherited<R>(call: impl FnOnce() -> R) -> R {
     if guard::inside() || blocked | ignored == 0 {
         return call();
     }
-    let is_alone = ignored != 0 && clones::has_one_thread();
+    let is_alone = ignored != 0 && (vforked::is_child() || clones::has_one_thread());
     let ignored = || ours().iter().copied().filter(move |&signal| is_alone && ignored >> (signal - 1) & 1 != 0);
     let ignore = KernelAction { handler: libc::SIG_IGN, flags: 0, restorer: 0, mask: 0 };
     let mut before = [ignore; 2];
@@ -218,20 +222,29 @@ export! {
             let mut copy = (!action.is_null()).then(|| *action);
             let was = small_stack::noted(signal);
             if let Some(copy) = &mut copy {
-                ours().iter().for_each(|&signal| _ = libc::sigdelset(&raw mut copy.sa_mask, signal));
-                let (handler, flags) = begin_here(signal, copy.sa_sigaction, copy.sa_flags as u64);
-                (copy.sa_sigaction, copy.sa_flags) = (handler, flags as c_int);
+                change(copy, |wanted| small_stack::instead_of(signal, wanted));
             }
             let mut known: Action = zeroed();
             let result = real(signal, copy.as_ref().map_or(null(), |copy| &raw const *copy), &raw mut known);
             if result == 0 && !before.is_null() {
-                let (handler, flags) = small_stack::told(known.sa_sigaction, known.sa_flags as u64, was);
-                (known.sa_sigaction, known.sa_flags) = (handler, flags as c_int);
+                change(&mut known, |known| small_stack::told(known, was));
                 *before = known;
             }
             result
         }
     }
+}
+
+/// Changes an action of the C library's as one of the kernel's.
+fn change(action: &mut Action, by: impl FnOnce(KernelAction) -> KernelAction) {
+    let mask = (&raw mut action.sa_mask).cast::<u64>();
+    // SAFETY: the kernel's part of the set, in which any bits are valid.
+    let kernels = unsafe { *mask };
+    let (handler, flags) = (action.sa_sigaction, action.sa_flags as u32 as u64);
+    let changed = by(KernelAction { handler, flags, restorer: 0, mask: kernels });
+    (action.sa_sigaction, action.sa_flags) = (changed.handler, changed.flags as c_int);
+    // SAFETY: as above.
+    unsafe { *mask = changed.mask };
 }
 
 /// Whether faults may come as signals, on the signal stack.
@@ -257,11 +270,6 @@ pub fn run_on_signal_stack(signal: c_int) {
     }
 }
 
-/// What the kernel is to know of a handler of the program's and its flags.
-fn begin_here(signal: c_int, handler: sighandler_t, flags: u64) -> (sighandler_t, u64) {
-    small_stack::instead_of(signal, handler, flags, FAULTS.load(Ordering::Relaxed))
-}
-
 /// Sets a handler by a call of the C library's, and has it begin here. Returns the previous handler.
 fn set_plain(signal: c_int, set: impl FnOnce() -> sighandler_t) -> sighandler_t {
     let was = small_stack::noted(signal);
@@ -273,14 +281,14 @@ fn set_plain(signal: c_int, set: impl FnOnce() -> sighandler_t) -> sighandler_t 
     unsafe {
         let mut now: Action = zeroed();
         if SIGACTION.get()(signal, null(), &raw mut now) == 0 {
-            let (handler, flags) = begin_here(signal, now.sa_sigaction, now.sa_flags as u64);
+            let handler = now.sa_sigaction;
+            change(&mut now, |now| small_stack::instead_of(signal, now));
             if handler != now.sa_sigaction {
-                (now.sa_sigaction, now.sa_flags) = (handler, flags as c_int);
                 SIGACTION.get()(signal, &raw const now, null_mut());
             }
         }
     }
-    small_stack::told(before, 0, was).0
+    small_stack::told(KernelAction { handler: before, flags: 0, restorer: 0, mask: 0 }, was).handler
 }
 
 /// Records a plain handler as the program's for a signal of [`ours`]. Returns the previous handler.
@@ -333,11 +341,14 @@ export! {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct KernelAction {
-    handler: sighandler_t,
-    flags: u64,
-    restorer: usize,
-    mask: u64,
+    pub handler: sighandler_t,
+    pub flags: u64,
+    pub restorer: usize,
+    pub mask: u64,
 }
+
+/// The kernel's flag that a restorer is given.
+pub const RESTORES: u64 = 0x0400_0000;
 
 /// Implements `rt_sigaction` when it is called by number.
 ///
@@ -349,7 +360,6 @@ pub unsafe fn kernel_action(
     before: *mut KernelAction,
     set_len: usize,
 ) -> c_int {
-    let ours = ours_mask();
     // SAFETY: the pointers are null or valid, by this function's contract. The kernel gets copies only.
     unsafe {
         let mut wanted = (!action.is_null()).then(|| *action);
@@ -370,14 +380,13 @@ pub unsafe fn kernel_action(
         } else {
             let was = small_stack::noted(signal);
             if let Some(wanted) = &mut wanted {
-                wanted.mask &= !ours;
-                (wanted.handler, wanted.flags) = begin_here(signal, wanted.handler, wanted.flags);
+                *wanted = small_stack::instead_of(signal, *wanted);
             }
             let new = wanted.as_ref().map_or(std::ptr::null(), |wanted| &raw const *wanted);
             if kernel!(libc::SYS_rt_sigaction, signal, new, &raw mut known, set_len) < 0 {
                 return -1;
             }
-            (known.handler, known.flags) = small_stack::told(known.handler, known.flags, was);
+            known = small_stack::told(known, was);
         }
         if !before.is_null() {
             *before = known;

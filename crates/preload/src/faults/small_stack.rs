@@ -8,20 +8,23 @@
 //!   interrupted code. If that has left RAM, as a coroutine's may, the kernel could make no frame there in direct mode,
 //!   and would end the process.
 //!
-//! Handlers begin here, on this library's stack. The kernel's frame is copied to the program's, and the handler returns
-//! from there. All signals are blocked meanwhile: handlers of others would run on this library's stack. One whose frame
-//! was made on top of others that have not begun moves those first. A plain one returns by [`leave`], because its frame
-//! may have left RAM again, or be another thread's by then: it is copied to where the kernel finds it.
+//! Handlers begin here: on this library's stack, but for plain ones in monitor mode. One that has interrupted a caught
+//! call is deferred ([`caught`]). Else the kernel's frame is copied to the program's stack. All signals are blocked
+//! meanwhile: handlers of others would run on this library's stack. One whose frame was made on top of others that have
+//! not begun moves those first. Handlers return by way of this library, which takes the mask from their context. The
+//! frame of a plain one may have left RAM again, or be another thread's by then: it is copied to where the kernel finds
+//! it.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use folioswap_sys::static_tls::StaticTls;
-use folioswap_sys::{sigbus, static_tls};
+use folioswap_sys::{held_signals, sigbus, static_tls, vforked};
 use libc::{sighandler_t, siginfo_t, ucontext_t};
 
-use crate::calls::dispatch;
+use crate::calls::{caught, dispatch};
 use crate::export::{export, real};
+use crate::faults::signals::KernelAction;
 use crate::faults::{signal_stack, signals};
 use crate::real::own;
 
@@ -43,8 +46,10 @@ const EXTENDED: u32 = 0x4650_5853;
 const LEGACY_BYTES: usize = 512;
 const STATE_ALIGNMENT: usize = 64;
 
-/// Whether they are plain.
-static PLAIN: [AtomicBool; NR_SIGNALS] = [const { AtomicBool::new(false) }; NR_SIGNALS];
+/// Their flags.
+static FLAGS: [AtomicU64; NR_SIGNALS] = [const { AtomicU64::new(0) }; NR_SIGNALS];
+/// The signals that they block.
+static MASKS: [AtomicU64; NR_SIGNALS] = [const { AtomicU64::new(0) }; NR_SIGNALS];
 
 static_tls! {
     /// Whether signals are blocked until the handler runs, and what was blocked before.
@@ -57,36 +62,55 @@ const ON_STACK: u64 = libc::SA_ONSTACK as u64;
 #[derive(Clone, Copy)]
 pub struct Noted {
     handler: sighandler_t,
-    is_plain: bool,
+    flags: u64,
+    mask: u64,
 }
 
-/// What the kernel is to know of a handler of the program's and its flags. `takes_plain`: plain ones begin here, too.
-pub fn instead_of(signal: c_int, handler: sighandler_t, flags: u64, takes_plain: bool) -> (sighandler_t, u64) {
-    let is_special = [libc::SIG_DFL, libc::SIG_IGN, enter as *const () as usize].contains(&handler);
-    let is_plain = flags & ON_STACK == 0;
-    let Some(place) = HANDLERS.get(signal as usize) else { return (handler, flags) };
-    if is_special || is_plain && !takes_plain {
-        return (handler, flags);
+impl Noted {
+    fn is_plain(self) -> bool {
+        self.flags & ON_STACK == 0
     }
-    place.store(handler, Ordering::SeqCst);
-    PLAIN[signal as usize].store(is_plain, Ordering::SeqCst);
-    (enter as *const () as usize, flags | ON_STACK)
+
+    /// The flags that the kernel is to know. Only faults need the signal stack for plain handlers.
+    fn kernels_flags(self) -> u64 {
+        if signals::takes_faults() { self.flags | ON_STACK } else { self.flags }
+    }
+}
+
+/// What the kernel is to know of an action of the program's: a handler of its own begins here.
+pub fn instead_of(signal: c_int, action: KernelAction) -> KernelAction {
+    let is_special = [libc::SIG_DFL, libc::SIG_IGN, enter as *const () as usize].contains(&action.handler);
+    let Some(place) = HANDLERS.get(signal as usize).filter(|_| !is_special && !vforked::is_child()) else {
+        return KernelAction { mask: action.mask & !signals::ours_mask(), ..action };
+    };
+    place.store(action.handler, Ordering::SeqCst);
+    FLAGS[signal as usize].store(action.flags, Ordering::SeqCst);
+    MASKS[signal as usize].store(action.mask, Ordering::SeqCst);
+    KernelAction { restorer: action.restorer, ..kernels(noted(signal)) }
+}
+
+/// What the kernel is to know of a noted action.
+fn kernels(noted: Noted) -> KernelAction {
+    let mask = noted.mask & !signals::ours_mask();
+    let restorer = dispatch::restorer();
+    KernelAction { handler: enter as *const () as usize, flags: noted.kernels_flags(), restorer, mask }
 }
 
 /// What the program has set, if its handler begins here.
 pub fn noted(signal: c_int) -> Noted {
-    let load = |place: &AtomicUsize| place.load(Ordering::SeqCst);
-    let is_plain = PLAIN.get(signal as usize).is_some_and(|plain| plain.load(Ordering::SeqCst));
-    Noted { handler: HANDLERS.get(signal as usize).map_or(libc::SIG_DFL, load), is_plain }
+    let Some(handler) = HANDLERS.get(signal as usize) else { return Noted { handler: 0, flags: 0, mask: 0 } };
+    let [flags, mask] = [&FLAGS, &MASKS].map(|of| of[signal as usize].load(Ordering::SeqCst));
+    Noted { handler: handler.load(Ordering::SeqCst), flags, mask }
 }
 
-/// The program's handler and flags where the kernel knows these, and `noted` was noted then.
-pub fn told(known: sighandler_t, flags: u64, noted: Noted) -> (sighandler_t, u64) {
-    match known == enter as *const () as usize {
-        true if noted.is_plain => (noted.handler, flags & !ON_STACK),
-        true => (noted.handler, flags),
-        false => (known, flags),
+/// The program's action where the kernel knows this one, and `noted` was noted then.
+pub fn told(known: KernelAction, noted: Noted) -> KernelAction {
+    if known.handler != enter as *const () as usize {
+        return known;
     }
+    let added = if noted.is_plain() { ON_STACK } else { 0 };
+    let mask = known.mask | noted.mask & signals::ours_mask();
+    KernelAction { handler: noted.handler, flags: known.flags & !added, mask, ..known }
 }
 
 /// Where to go on, and where the frame lies now; zero: where it was.
@@ -97,19 +121,74 @@ struct Landing {
 }
 
 /// Copies the frame to the stack on which the handler is to run.
-extern "C" fn land(signal: c_int, frame: usize, context: &mut ucontext_t) -> Landing {
+extern "C" fn land(signal: c_int, frame: usize, context: &mut ucontext_t, about: *const siginfo_t) -> Landing {
     // SAFETY: the kernel's own context.
     unsafe { sigbus::permit_unaligned(context) };
     let noted = noted(signal);
+    if caught::is_in(context) {
+        // SAFETY: the kernel's own. It describes the signal if the program wants it.
+        if unsafe { deferred(signal, noted, about, context) } {
+            return Landing { frame: 0, handler: back() };
+        }
+        caught::forget();
+    }
     // SAFETY: the kernel's frame, which this handler alone uses.
-    let frame = unsafe { settled_blocked(frame, context, is_plain_here(noted, frame)) };
-    Landing { frame: frame.unwrap_or(0), handler: noted.handler }
+    let moved = unsafe { settled_blocked(frame, context, is_plain_here(noted, frame)) };
+    if moved.is_none() {
+        // SAFETY: as above.
+        unsafe { begin(frame, context, leave_in_place()) };
+    }
+    Landing { frame: moved.unwrap_or(0), handler: noted.handler }
+}
+
+/// Has the handler of a frame return to `leaves`, and find what the program blocks in name in its context.
+///
+/// # Safety
+/// As [`moved`]. The context is the frame's.
+unsafe fn begin(frame: usize, context: *mut ucontext_t, leaves: usize) {
+    // SAFETY: the caller upholds this function's own contract. A frame begins with the return address.
+    unsafe {
+        (frame as *mut usize).write(leaves);
+        *(&raw mut (*context).uc_sigmask).cast::<u64>() |= held_signals::blocked() & signals::ours_mask();
+    }
+}
+
+/// Takes what the program blocks in name from the context to which a handler returns.
+///
+/// # Safety
+/// The context is in a frame whose handler has ended.
+pub unsafe fn take_mask(context: *mut ucontext_t) {
+    let ours = signals::ours_mask();
+    // SAFETY: the caller's promise. The kernel's set has 8 bytes.
+    unsafe {
+        let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
+        held_signals::change(libc::SIG_SETMASK, Some(*mask), ours);
+        *mask &= !ours;
+    }
+}
+
+/// Defers a signal that has come in the middle of a caught call, if that is possible. One whose action ends with it is
+/// set again.
+///
+/// # Safety
+/// `about` and `context` are the signal's.
+unsafe fn deferred(signal: c_int, noted: Noted, about: *const siginfo_t, context: &mut ucontext_t) -> bool {
+    let about = (noted.flags & libc::SA_SIGINFO as u64 != 0).then_some(about);
+    // SAFETY: the caller upholds this function's own contract.
+    let is_deferred = unsafe { caught::defer(signal, about, context) };
+    if is_deferred && noted.flags & libc::SA_RESETHAND as u64 != 0 {
+        let mut action = kernels(noted);
+        action.flags |= signals::RESTORES;
+        // SAFETY: the kernel reads the local.
+        unsafe { own!(libc::SYS_rt_sigaction, signal, &raw const action, 0usize, 8) };
+    }
+    is_deferred
 }
 
 /// Whether a handler is to run on the stack of what was interrupted: also if it wants the signal stack, and the program
 /// has set none.
 fn is_plain_here(noted: Noted, frame: usize) -> bool {
-    noted.is_plain || signal_stack::is_on_own(frame) && signal_stack::stands_for().is_none()
+    noted.is_plain() || signal_stack::is_on_own(frame) && signal_stack::stands_for().is_none()
 }
 
 /// Settles the frame of a handler, and blocks all signals for [`reopen`] if it is moved.
@@ -198,8 +277,8 @@ unsafe fn moved_plain(frame: usize, context: &ucontext_t) -> Option<usize> {
     // SAFETY: the caller upholds this function's own contract.
     unsafe {
         let new = copied(frame, context, pointer(context).checked_sub(RED_ZONE_BYTES)?, 0)?;
-        (new as *mut usize).write(leave());
         let copy = (new + (&raw const *context as usize - frame)) as *mut ucontext_t;
+        begin(new, copy, leave());
         (*copy).uc_stack = signal_stack::told(context.uc_stack, signal_stack::stands_for());
         Some(new)
     }
@@ -230,10 +309,15 @@ unsafe fn moved(frame: usize, context: &ucontext_t) -> Option<usize> {
         false => bottom + theirs.ss_size,
     };
     // SAFETY: the caller upholds this function's own contract. The stack is the program's.
-    unsafe { copied(frame, context, top, bottom) }
+    unsafe {
+        let new = copied(frame, context, top, bottom)?;
+        begin(new, (new + (&raw const *context as usize - frame)) as *mut ucontext_t, leave_in_place());
+        Some(new)
+    }
 }
 
-// A plain handler returns here, with the stack pointer behind the return address in its frame. Those who unwind the
+// Handlers return here, with the stack pointer behind the return address in their frame: those whose plain frame was
+// moved to the second place, others to the first. Those who unwind the
 // stack find the interrupted registers in the frame, as in that of the C library's function for this, and look for the
 // instruction before this. Registers need not be kept.
 std::arch::global_asm!(
@@ -260,10 +344,16 @@ std::arch::global_asm!(
     ".cfi_escape 0x10, 7, 3, 0x77, 0xa0, 1",
     ".cfi_escape 0x10, 16, 3, 0x77, 0xa8, 1",
     "nop",
+    ".hidden folioswap_leave_in_place",
+    ".globl folioswap_leave_in_place",
+    "folioswap_leave_in_place:",
+    "xor esi, esi",
+    "jmp 3f",
     ".hidden folioswap_leave",
     ".globl folioswap_leave",
     "folioswap_leave:",
-    "lea rdi, [rsp - 8]",
+    "mov esi, 1",
+    "3: lea rdi, [rsp - 8]",
     "and rsp, -16",
     "call {taken_off}",
     "lea rsp, [rax + 8]",
@@ -273,9 +363,19 @@ std::arch::global_asm!(
     "jmp rdx",
     "2: syscall",
     ".cfi_endproc",
+    ".hidden folioswap_back",
+    ".globl folioswap_back",
+    "folioswap_back: ret",
     ".popsection",
     taken_off = sym taken_off,
 );
+
+fn leave_in_place() -> usize {
+    unsafe extern "C" {
+        static folioswap_leave_in_place: u8;
+    }
+    &raw const folioswap_leave_in_place as usize
+}
 
 fn leave() -> usize {
     unsafe extern "C" {
@@ -284,14 +384,31 @@ fn leave() -> usize {
     &raw const folioswap_leave as usize
 }
 
-/// Copies the frame of a plain handler that returns to the bottom of this library's stack, and blocks all signals until
-/// the kernel has restored what was blocked. The signal stack stays what it is: the handler may have begun on another
-/// thread. Returns its place, and the C library's function that returns from there.
-extern "C" fn taken_off(frame: usize) -> Landing {
-    let all = !signals::ours_mask();
-    // SAFETY: the kernel reads a set of 8 bytes.
-    unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, 0usize, 8) };
+/// Where a handler would return to its caller.
+fn back() -> usize {
+    unsafe extern "C" {
+        static folioswap_back: u8;
+    }
+    &raw const folioswap_back as usize
+}
+
+/// Ends the frame of a handler that returns. Returns its place, and the C library's function that returns from there.
+///
+/// One that `was_moved` is copied to the bottom of this library's stack, with all signals blocked until the kernel has
+/// restored what was blocked. The signal stack stays what it is: the handler may have begun on another thread.
+extern "C" fn taken_off(frame: usize, was_moved: bool) -> Landing {
     let context = (frame + size_of::<usize>()) as *mut ucontext_t;
+    if !was_moved {
+        // SAFETY: the context in the frame.
+        unsafe { take_mask(context) };
+        return Landing { frame, handler: dispatch::restorer() };
+    }
+    let all = !signals::ours_mask();
+    // SAFETY: the kernel reads a set of 8 bytes. The context is in the frame.
+    unsafe {
+        own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, 0usize, 8);
+        take_mask(context);
+    }
     // SAFETY: the frame that `copied` has made. Reading it faults it in. Nothing else uses the bottom of that stack.
     let taken = unsafe {
         if (*context).uc_stack.ss_flags & signal_stack::SS_AUTODISARM == 0 {
@@ -334,6 +451,7 @@ unsafe extern "C" fn enter(_signal: c_int, _about: *mut siginfo_t, _context: *mu
         "push rdi",
         "push rsi",
         "push rdx",
+        "mov rcx, rsi",
         "lea rsi, [rsp + 24]",
         "call {land}",
         "mov r11, rdx",
