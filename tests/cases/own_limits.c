@@ -4,6 +4,7 @@
 // what it set, and hands it on over fork and exec.
 #define _GNU_SOURCE
 #include <errno.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,13 @@ static void in_child(const char *self, int what, size_t limit, pid_t (*make)(voi
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     is_limited(what, limit);
 }
+static void spawned(void) {
+    char *words[] = {"true", NULL};
+    int status;
+    pid_t child;
+    CHECK((errno = posix_spawnp(&child, "true", NULL, NULL, words, words + 1)) == 0);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
 int main(int count, char **words) {
     if (count > 2) {
         // Under a limit from before its start, the engine takes a part of the room.
@@ -89,6 +97,7 @@ int main(int count, char **words) {
             is_limited(kinds[at], 1536 * M);
             in_child(words[0], kinds[at], 1536 * M, fork);
             in_child(words[0], kinds[at], 1536 * M, vfork);
+            spawned();
             CHECK(setuid(65534) == 0 && setrlimit(kinds[at], &large) == -1 && errno == EPERM);
             CHECK(getrlimit(kinds[at], &before) == 0 && before.rlim_max == 2048 * M);
             for (size_t byte = 0; byte < 60 * M; byte += 4096)

@@ -26,7 +26,7 @@ const fn bit(signal: i32) -> u64 {
 }
 
 /// What a guard blocks: all signals except those that an instruction raises.
-const BLOCKED: u64 = !(bit(libc::SIGBUS)
+pub const BLOCKED: u64 = !(bit(libc::SIGBUS)
     | bit(libc::SIGSYS)
     | bit(libc::SIGSEGV)
     | bit(libc::SIGILL)
@@ -70,7 +70,7 @@ pub fn this_thread() -> u32 {
 /// In a forked child: its thread has another id, and the memory is its own.
 pub fn begin_child() {
     THREAD.set(0);
-    vforked::note_owner();
+    vforked::note_owner(crate::start::own_process);
 }
 
 fn block() -> u64 {

@@ -62,10 +62,10 @@ fn prepare() {
         place => own_calls::prepare(place).or_else(|_| own_calls::prepare(own_calls::draw_address()?)),
     };
     if let Err(error) = prepared {
-        state::say(&format!("seccomp filters of the program will not exempt its calls: {error}"));
+        state::say(&format!("seccomp filters of the program will not exempt folioswap's calls: {error}"));
     }
     if own_calls::is_filtered() && !may_start() {
-        return never_with(&settings, &ENDED_BY_FILTER);
+        return pass(&ENDED_BY_FILTER); // which may end the process at a call for its counters, too
     }
     malloc::prepare(ordinary_bytes(&settings) as usize);
     let room = room_bytes(&settings) as usize;

@@ -163,6 +163,7 @@ const EXEMPT: &[Exempt] = &[
     any(libc::SYS_write),
     any(libc::SYS_writev),
     any(libc::SYS_preadv),
+    any(libc::SYS_preadv2),
     any(libc::SYS_pwritev),
     any(libc::SYS_epoll_pwait),
     any(libc::SYS_ppoll),

@@ -4,6 +4,7 @@
 //! The child has the thread-local variables of the thread that made it, which waits meanwhile. It is told from its
 //! parent by its process id. Children that share the signal actions, too, are not told apart.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sigbus::Action;
@@ -33,13 +34,16 @@ const fn special(handler: libc::sighandler_t) -> Action {
     action
 }
 
+/// Asks for the process's id by a call that the program's filters exempt.
+static ASK: OnceLock<fn() -> u32> = OnceLock::new();
+
 fn this_process() -> u32 {
-    // SAFETY: takes no pointers, and cannot fail.
-    unsafe { libc::syscall(libc::SYS_getpid) as u32 }
+    ASK.get().map_or(0, |ask| ask())
 }
 
 /// Notes that the memory is this process's: at the start, and in a child that has a copy of it.
-pub fn note_owner() {
+pub fn note_owner(ask: fn() -> u32) {
+    ASK.get_or_init(|| ask);
     OWNER.store(this_process(), Ordering::Relaxed);
     CHILD.set((0, 0));
 }

@@ -98,6 +98,7 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
             libc::SYS_execve | libc::SYS_execveat => {
                 robust::bring_in();
                 if !state::direct() {
+                    let _limits = limits::inherited();
                     return signals::inherited(|| raw_result(number, words));
                 }
             }
@@ -269,7 +270,8 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
                 let pieces = io::receiving(fd, b as *const _, c, flags);
                 io::with_address(e as *mut sockaddr, f as *mut socklen_t, |from, from_len| {
                     cover::receive(b as *mut _, c, pieces, |at, len, done| {
-                        let flags = io::receiving_flags(pieces, done, flags);
+                        let Some(flags) = io::receiving_flags(fd, pieces, done, flags) else { return -1 };
+                        let [from, from_len] = if done == 0 { [from as usize, from_len as usize] } else { [0; 2] };
                         kernel!(number, fd, at, len, flags, from, from_len) as isize
                     })
                 })
@@ -277,8 +279,8 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
             libc::SYS_sendto => {
                 let pieces = io::pieces(fd, b as *const _, c, Pieces::All);
                 let to = copied::bytes(e as *const u8, f);
-                cover::send(b as *const _, c, pieces, |at, len, _| {
-                    kernel!(number, fd, at, len, flags, to.addr(), f) as isize
+                cover::send(b as *const _, c, pieces, |at, len, done| {
+                    kernel!(number, fd, at, len, io::sending_flags(done, flags), to.addr(), f) as isize
                 })
             }
             libc::SYS_sendmsg => {

@@ -16,7 +16,7 @@ use folioswap_sys::{own_calls, sigbus, static_tls};
 use libc::ucontext_t;
 
 use crate::calls::{access, dispatch};
-use crate::faults::{signal_stack, signals};
+use crate::faults::signal_stack;
 use crate::real::own;
 use crate::{guard, state};
 
@@ -147,8 +147,8 @@ pub const INTERRUPTED: isize = -(libc::EINTR as isize);
 
 /// Makes a caught call. Returns its result, and whether the program is to make it again if that is [`INTERRUPTED`].
 pub fn during(number: c_long, words: &[usize; 6], call: impl FnOnce() -> Option<isize>) -> (Option<isize>, bool) {
-    if keeps_mask(number, words) {
-        forget();
+    if keeps_mask(number, words) || INSTRUCTION.load(Ordering::Relaxed) == 0 {
+        CAUGHT.set(0);
     }
     SLEEPS.set(if sleeps(number) { number as u64 + 1 } else { 0 });
     compiler_fence(Ordering::SeqCst);
@@ -169,6 +169,9 @@ pub fn during(number: c_long, words: &[usize; 6], call: impl FnOnce() -> Option<
 /// From here on, code of the program's runs: signals are not deferred.
 pub fn forget() {
     CAUGHT.set(0);
+    SLEEPS.set(0);
+    REFUSED.set(0);
+    STATE.set((false, false));
 }
 
 fn places(context: &ucontext_t) -> [usize; 2] {
@@ -192,10 +195,11 @@ pub fn is_in(context: &ucontext_t) -> bool {
 /// # Safety
 /// `about` and `context` are the signal's.
 pub unsafe fn defer(signal: c_int, about: Option<*const libc::siginfo_t>, context: &mut ucontext_t) -> bool {
-    if [libc::SIGSEGV, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP].contains(&signal) || own_calls::is_used() {
+    let raised = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
+    if raised.contains(&signal) || own_calls::is_used() {
         return false;
     }
-    let all = !signals::ours_mask();
+    let all = guard::BLOCKED;
     let mut before = 0u64;
     let mut plain = [0u64; 16]; // the signal, and how it was sent: by tkill
     plain[..2].copy_from_slice(&[signal as u64, u64::from(libc::SI_TKILL as u32)]);
@@ -256,6 +260,9 @@ fn keeps_mask(number: c_long, words: &[usize; 6]) -> bool {
 /// Linux 4.18.
 const SYS_IO_PGETEVENTS: c_long = 333;
 
+/// Linux 6.7.
+const SYS_FUTEX_WAIT: c_long = 455;
+
 /// Whether a call may fail with EINTR.
 #[allow(non_upper_case_globals)] // names of the libc crate
 fn sleeps(number: c_long) -> bool {
@@ -313,6 +320,8 @@ fn sleeps(number: c_long) -> bool {
             | SYS_mq_timedsend
             | SYS_mq_timedreceive
             | SYS_io_getevents
+            | SYS_IO_PGETEVENTS
+            | SYS_FUTEX_WAIT
             | SYS_io_uring_enter
             | SYS_ioctl
             | SYS_getrandom

@@ -125,13 +125,16 @@ pub fn structure<T>(at: *const T, len: usize) {
 /// What a word of a structure points to is brought in this far, if the call could lose what it gets no place for.
 const POINTED_BYTES: usize = 64 << 10;
 
+/// The most words of a structure that are looked at for that.
+const MOST_WORDS: usize = 16;
+
 /// Keeps what the words of a structure point to in RAM, for a call that takes things out before it stores them.
 pub fn held_inside<T>(at: *const T, len: usize) -> Vec<Held> {
     let mut held = Vec::new();
     if !state::direct() || guard::inside() || !access::is_open(at as usize, len, Access::Read) {
         return held;
     }
-    for offset in (0..len / size_of::<usize>() * size_of::<usize>()).step_by(size_of::<usize>()) {
+    for offset in (0..(len / size_of::<usize>()).min(MOST_WORDS)).map(|word| word * size_of::<usize>()) {
         // SAFETY: a word of the program's memory, which can be read, whatever it is.
         let word = unsafe { at.wrapping_byte_add(offset).cast::<usize>().read_unaligned() };
         if word < usize::MAX - POINTED_BYTES && needed(word, POINTED_BYTES) {
@@ -518,7 +521,7 @@ fn no_memory() -> isize {
 }
 
 fn transfer(buffer: usize, len: usize, pieces: Pieces, one: impl Fn(usize, usize, usize, bool) -> isize) -> isize {
-    let mut done = 0;
+    let (mut done, kept) = (0, state::errno());
     loop {
         let at = buffer + done;
         let held = matches!(pieces, Pieces::Storage | Pieces::Pinned);
@@ -535,8 +538,12 @@ fn transfer(buffer: usize, len: usize, pieces: Pieces, one: impl Fn(usize, usize
             let _held = held.then(|| Held::new(at, want));
             one(at, want, done, held)
         };
+        if result < 0 && done > 0 {
+            state::fail(kept);
+            return done as isize;
+        }
         if result < 0 {
-            return if done > 0 { done as isize } else { result };
+            return result;
         }
         if result as usize > want {
             return result; // MSG_TRUNC returns the datagram's full length

@@ -7,7 +7,7 @@ use libc::{iovec, sockaddr, socklen_t};
 use crate::calls::cover::{self, Kind, Pieces};
 use crate::calls::{copied, references, remote};
 use crate::export::{export, real};
-use crate::real::kernel;
+use crate::real::own;
 use crate::state;
 
 real!(READ = c"read": fn(c_int, *mut c_void, usize) -> isize);
@@ -56,8 +56,20 @@ export! {
 /// # Safety
 /// The buffers may be written.
 pub unsafe fn read_more(fd: c_int, list: &[iovec]) -> isize {
+    if !has_more(fd) {
+        return -1;
+    }
     // SAFETY: the caller upholds this function's own contract.
-    unsafe { kernel!(libc::SYS_preadv2, fd, list.as_ptr(), list.len(), -1i64, 0usize, libc::RWF_NOWAIT) as isize }
+    unsafe { own!(libc::SYS_preadv2, fd, list.as_ptr(), list.len(), -1i64, 0usize, libc::RWF_NOWAIT) as isize }
+}
+
+/// Whether a stream has more to read. Its end, or an error that the next call is to return, does not count.
+fn has_more(fd: c_int) -> bool {
+    let mut about = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel reads and fills in locals.
+    unsafe { own!(libc::SYS_ppoll, &raw mut about, 1, &raw const now, 0usize, 8) };
+    about.revents & (libc::POLLIN | libc::POLLERR) == libc::POLLIN
 }
 
 export! {
@@ -156,9 +168,17 @@ pub fn receiving(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> 
     pieces(fd, buffer, len, other)
 }
 
-/// The flags for a piece that begins `done` bytes in.
-pub fn receiving_flags(pieces: Pieces, done: usize, flags: c_int) -> c_int {
-    if done > 0 && pieces == Pieces::Available { flags | libc::MSG_DONTWAIT } else { flags }
+/// The flags for receiving a piece that begins `done` bytes in; `None`: there is no more.
+pub fn receiving_flags(fd: c_int, pieces: Pieces, done: usize, flags: c_int) -> Option<c_int> {
+    match done > 0 && pieces == Pieces::Available {
+        true => has_more(fd).then_some(flags | libc::MSG_DONTWAIT),
+        false => Some(flags),
+    }
+}
+
+/// The flags for sending a piece that begins `done` bytes in. A later piece raises no SIGPIPE: the call has a result.
+pub fn sending_flags(done: usize, flags: c_int) -> c_int {
+    if done > 0 { flags | libc::MSG_NOSIGNAL } else { flags }
 }
 
 export! {
@@ -166,8 +186,9 @@ export! {
         let real = RECV.get();
         let pieces = receiving(fd, buffer, len, flags);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        cover::receive(buffer, len, pieces, |at, len, done| unsafe {
-            real(fd, at, len, receiving_flags(pieces, done, flags))
+        cover::receive(buffer, len, pieces, |at, len, done| {
+            // SAFETY: as above.
+            receiving_flags(fd, pieces, done, flags).map_or(-1, |flags| unsafe { real(fd, at, len, flags) })
         })
     }
 }
@@ -208,7 +229,9 @@ export! {
         unsafe {
             with_address(from, from_len, |from, from_len| {
                 cover::receive(buffer, len, pieces, |at, len, done| {
-                    real(fd, at, len, receiving_flags(pieces, done, flags), from, from_len)
+                    let Some(flags) = receiving_flags(fd, pieces, done, flags) else { return -1 };
+                    let [from, from_len] = if done == 0 { [from as usize, from_len as usize] } else { [0; 2] };
+                    real(fd, at, len, flags, from as *mut _, from_len as *mut _)
                 })
             })
         }
@@ -234,7 +257,7 @@ export! {
         }
         let pieces = pieces(fd, buffer, len, Pieces::All);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        cover::send(buffer, len, pieces, |at, len, _| unsafe { real(fd, at, len, flags) })
+        cover::send(buffer, len, pieces, |at, len, done| unsafe { real(fd, at, len, sending_flags(done, flags)) })
     }
 }
 
@@ -251,7 +274,9 @@ export! {
         // address.
         unsafe {
             let address = copied::bytes(to, to_len as usize);
-            cover::send(buffer, len, pieces, |at, len, _| real(fd, at, len, flags, address.at(to), to_len))
+            cover::send(buffer, len, pieces, |at, len, done| {
+                real(fd, at, len, sending_flags(done, flags), address.at(to), to_len)
+            })
         }
     }
 }

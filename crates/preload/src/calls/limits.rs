@@ -6,15 +6,16 @@
 use std::ffi::{c_int, c_long};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use folioswap_sys::memory;
+use folioswap_sys::{memory, vforked};
 use libc::{RLIM64_INFINITY, rlimit, rlimit64};
 
 use crate::alloc::heap;
 use crate::calls::access::{self, Access};
 use crate::calls::by_number::syscall;
-use crate::calls::rights;
+use crate::calls::{clones, rights};
 use crate::export::export;
 use crate::real::{own, own_result};
+use crate::state::Phase;
 use crate::{guard, start, state};
 
 /// Room for what the engine makes later.
@@ -76,6 +77,9 @@ pub unsafe fn by_number(number: c_long, words: &[usize; 6]) -> Option<isize> {
     }
     if new != 0 {
         rights::before(number, words);
+        if state::phase() == Phase::Passing {
+            return None; // the engine could not start
+        }
     }
     let fault = Some(-(libc::EFAULT as isize));
     // SAFETY: the caller's limits, which the kernel would read.
@@ -135,20 +139,25 @@ fn ask(what: u32, limits: &Limits) -> isize {
     unsafe { own_result(libc::SYS_prlimit64, &words) }
 }
 
-/// While it lives, the kernel's soft limits are the program's: one that is executed inherits them. Of several threads,
-/// the others may need the room meanwhile.
+/// The limits of a kind that the program has set and nobody has changed since.
+fn in_force() -> [Option<Set>; 2] {
+    PLACES.each_ref().map(|place| {
+        let set = place.get();
+        (set.share > 0 && kernels(set.what) == set.kernels).then_some(set)
+    })
+}
+
+/// While it lives, the kernel's soft limits are the program's: one that is executed inherits them. Other threads of the
+/// process may need the room meanwhile; then they are left.
 pub struct Inherited([Option<Set>; 2]);
 
 /// See [`Inherited`].
-pub fn inherited(is_alone: impl FnOnce() -> bool) -> Inherited {
+pub fn inherited() -> Inherited {
     if guard::inside() {
         return Inherited([None; 2]);
     }
-    let set = PLACES.each_ref().map(|place| {
-        let set = place.get();
-        (set.share > 0 && kernels(set.what) == set.kernels).then_some(set)
-    });
-    if set.iter().all(Option::is_none) || !is_alone() {
+    let set = in_force();
+    if set.iter().all(Option::is_none) || !(vforked::is_child() || clones::has_one_thread()) {
         return Inherited([None; 2]);
     }
     for set in set.iter().flatten() {

@@ -99,6 +99,7 @@ pub unsafe fn send(fd: c_int, header: *const msghdr, call: &dyn Fn(*const msghdr
     }
     // SAFETY: the list was read above.
     let rest = part(unsafe { buffers(theirs.msg_iov, theirs.msg_iovlen) }, sent as usize, usize::MAX);
+    drop(message); // its copies have room for the next part
     let header = msghdr {
         msg_iov: rest.as_ptr().cast_mut(),
         msg_iovlen: rest.len(),
@@ -162,8 +163,12 @@ pub unsafe fn several(
             if !received && message.is_too_long() || index > 0 && nr_bytes > MOST_BYTES {
                 break;
             }
+            let is_cut = message.list.as_ref().is_some_and(|list| list.is_cut);
             messages.push(message);
             own.push(mmsghdr { msg_hdr: messages[index].own, msg_len: (*theirs).msg_len });
+            if !received && is_cut {
+                break; // what follows would come in the middle of it
+            }
         }
         if own.is_empty() {
             state::fail(libc::EMSGSIZE);

@@ -9,7 +9,7 @@ use libc::{FILE, pid_t};
 
 use crate::calls::access::{self, Access};
 use crate::calls::cover::{self, Held, Outcome};
-use crate::calls::remote;
+use crate::calls::{limits, remote};
 use crate::export::{export, real};
 use crate::faults::robust;
 use crate::faults::signals::inherited;
@@ -36,7 +36,10 @@ pub fn touch(path: *const c_char, arguments: List, environment: List) {
 
 /// Executes a program by `call`, for which `touch` brings in what the kernel reads.
 pub fn execute<R: Outcome + From<i8>>(touch: impl Fn(), call: impl Fn() -> R) -> R {
-    cover::repeat(touch, || inherited(|| if remote::begin_traced() { call() } else { R::from(-1) }))
+    cover::repeat(touch, || {
+        let _limits = limits::inherited();
+        inherited(|| if remote::begin_traced() { call() } else { R::from(-1) })
+    })
 }
 
 export! {

@@ -78,7 +78,8 @@ macro_rules! opened_streams {
             fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
                 real!(REAL = $text: fn(*const c_char, *const c_char) -> *mut FILE);
                 let real = REAL.get();
-                // SAFETY: as above.
+                // SAFETY: passes the caller's strings on unchanged, repeatedly while a page is missing. The kernel has
+                // read the path of what it has opened.
                 unsafe {
                     let opened = repeat(|| text(path), || real(path, mode));
                     if !opened.is_null() {

@@ -54,8 +54,9 @@ const SETUP_SQE128: u32 = 1 << 10;
 const SETUP_CQE32: u32 = 1 << 11;
 const SETUP_NO_MMAP: u32 = 1 << 14;
 const SETUP_NO_SQARRAY: u32 = 1 << 16;
-/// The kernel chooses the size of each completion. Not followed.
+/// Completions and entries of two sizes.
 const SETUP_CQE_MIXED: u32 = 1 << 18;
+const SETUP_SQE_MIXED: u32 = 1 << 19;
 const OFFSET_SUBMISSION: i64 = 0;
 const OFFSET_COMPLETION: i64 = 0x800_0000;
 const OFFSET_ENTRIES: i64 = 0x1000_0000;
@@ -69,10 +70,12 @@ const REGISTER_BUFFERS2: usize = 15;
 const REGISTER_BUFFERS_UPDATE: usize = 16;
 const REGISTER_RING_FDS: usize = 20;
 const REGISTER_PBUF_RING: usize = 22;
+/// Since Linux 6.13.
+const REGISTER_RESIZE_RINGS: usize = 33;
 /// A completion that others of the same request follow.
 const COMPLETION_MORE: u32 = 1 << 1;
-/// For how many ranges of quiet requests a ring has memory held.
-const MOST_QUIET: usize = 16;
+/// Ranges of quiet requests that a ring keeps held, at most.
+const MOST_QUIET: usize = 256;
 /// Items that a registration may name, at most.
 const MOST_LISTED: usize = 1 << 20;
 /// Bytes that a registration may name beside them, at most.
@@ -91,8 +94,8 @@ pub struct Hold {
     blocks: Range<usize>,
 }
 
-/// Holds that end: of quiet requests, and of buffers that the kernel chose from.
-type Over = (Vec<Hold>, Vec<Arc<Vec<Hold>>>);
+/// Holds of provided buffers that end.
+type Over = Vec<Arc<Vec<Hold>>>;
 
 pub struct Ring {
     /// Its descriptors.
@@ -141,6 +144,9 @@ impl Hold {
     pub fn new(range: &Range<usize>) -> Option<Hold> {
         let most = state::space()?.memory() as usize / 2 / BLOCK_BYTES;
         let of = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
+        if of.len() > most {
+            return None;
+        }
         {
             let _guard = guard::enter();
             let mut counts = blocks();
@@ -202,13 +208,20 @@ impl Ring {
             .collect()
     }
 
-    /// Notes what a request has held. Returns what is held no more. A quiet request ends before the next one of its
-    /// chain that is not: `of_chain` has their holds meanwhile.
-    fn note_request(&mut self, entry: &Entry, mut holds: Vec<Hold>, of_chain: &mut Vec<Hold>) -> Over {
+    /// Notes what a request has held. Returns what is held no more. In a chain, a quiet request has ended once the
+    /// completion of the next one that is not quiet is there: `of_chain` has their holds meanwhile. `quiet` gets those
+    /// of requests of whose end nothing tells.
+    fn note_request(
+        &mut self,
+        entry: &Entry,
+        mut holds: Vec<Hold>,
+        of_chain: &mut Vec<Hold>,
+        quiet: &mut Vec<Hold>,
+    ) -> Over {
         let mut over = Over::default();
         if let Some(names) = entry.provided() {
             let all = Arc::new(std::mem::take(&mut holds));
-            over.1.extend(names.filter_map(|name| self.provided.insert(name, Arc::clone(&all))));
+            over.extend(names.filter_map(|name| self.provided.insert(name, Arc::clone(&all))));
         }
         if entry.is_quiet() {
             of_chain.extend(holds);
@@ -220,8 +233,7 @@ impl Ring {
             pending.held.append(of_chain);
         }
         if !entry.is_linked() {
-            self.quiet.extend(of_chain.drain(..));
-            over.0.extend(self.quiet.drain(..self.quiet.len().saturating_sub(MOST_QUIET)));
+            quiet.append(of_chain);
         }
         over
     }
@@ -229,7 +241,7 @@ impl Ring {
     /// Takes out what completed requests have held.
     fn completed(&mut self) -> Vec<Hold> {
         let mut over = Vec::new();
-        if self.mapped[1] == 0 || self.params.flags & SETUP_CQE_MIXED != 0 {
+        if self.mapped[1] == 0 {
             return over;
         }
         let at = &self.params.completion;
@@ -260,7 +272,11 @@ impl Ring {
 }
 
 fn is_known(fd: c_int) -> bool {
-    NR_RINGS.load(Ordering::Relaxed) > 0 && !guard::inside() && rings().iter().any(|ring| ring.fds.contains(&fd))
+    if NR_RINGS.load(Ordering::Relaxed) == 0 || guard::inside() {
+        return false;
+    }
+    let _guard = guard::enter();
+    rings().iter().any(|ring| ring.fds.contains(&fd))
 }
 
 /// Whether there are rings, and this thread may change their descriptors: a child of vfork has its own, and this
@@ -348,7 +364,7 @@ unsafe fn set_up(words: &Words) -> isize {
         if state::direct() && params.flags & SETUP_SQPOLL != 0 {
             return refused(libc::EPERM);
         }
-        if state::direct() && params.flags & SETUP_NO_MMAP != 0 {
+        if state::direct() && params.flags & (SETUP_NO_MMAP | SETUP_CQE_MIXED | SETUP_SQE_MIXED) != 0 {
             return refused(libc::EINVAL);
         }
         let fd = kernel!(libc::SYS_io_uring_setup, words[0], &raw mut params) as isize;
@@ -408,8 +424,8 @@ fn harvest(fd: c_int) {
     drop(over);
 }
 
-/// Covers the requests that the kernel is about to take.
-unsafe fn before_submission(fd: c_int, count: u32) {
+/// Covers the requests that the kernel is about to take. Returns what is to be held at least until it has taken them.
+unsafe fn before_submission(fd: c_int, count: u32) -> Vec<Hold> {
     let entries = {
         let _guard = guard::enter();
         rings().iter_mut().find(|ring| ring.fds.contains(&fd)).map(|ring| ring.entries(count)).unwrap_or_default()
@@ -423,19 +439,38 @@ unsafe fn before_submission(fd: c_int, count: u32) {
             is_chained = (*entry).is_linked();
         }
     }
+    let (mut of_chain, mut quiet) = (Vec::new(), Vec::new());
     if !state::direct() {
-        return;
+        return quiet;
     }
-    let mut of_chain = Vec::new();
     for entry in entries {
         // SAFETY: as above.
         let entry = unsafe { &*entry };
         let holds = hold(ring_requests::named(entry));
         let _guard = guard::enter();
         let ring_of = |ring: &&mut Ring| ring.fds.contains(&fd);
-        let over = rings().iter_mut().find(ring_of).map(|ring| ring.note_request(entry, holds, &mut of_chain));
+        let note = |ring: &mut Ring| ring.note_request(entry, holds, &mut of_chain, &mut quiet);
+        let over = rings().iter_mut().find(ring_of).map(note);
         drop(over); // without the lock
     }
+    let _guard = guard::enter();
+    quiet.append(&mut of_chain);
+    quiet
+}
+
+/// Keeps the memory of the newest quiet requests held.
+fn keep_quiet(fd: c_int, holds: Vec<Hold>) {
+    if holds.is_empty() {
+        return;
+    }
+    let _guard = guard::enter();
+    let keep = |ring: &mut Ring| {
+        ring.quiet.extend(holds);
+        let nr_over = ring.quiet.len().saturating_sub(MOST_QUIET);
+        ring.quiet.drain(..nr_over).collect::<Vec<Hold>>()
+    };
+    let over = rings().iter_mut().find(|ring| ring.fds.contains(&fd)).map(keep);
+    drop(over); // without the lock
 }
 
 unsafe fn enter(words: &Words) -> isize {
@@ -447,8 +482,9 @@ unsafe fn enter(words: &Words) -> isize {
             return enter_with(words, argument, argument_len);
         }
         harvest(fd);
-        before_submission(fd, count as u32);
+        let quiet = before_submission(fd, count as u32);
         let result = enter_with(&[fd as usize, count, wanted, flags, argument, argument_len], argument, argument_len);
+        keep_quiet(fd, quiet);
         harvest(fd);
         result
     }
@@ -532,7 +568,7 @@ unsafe fn listed(what: usize, argument: usize, count: usize) -> Option<Listed> {
 /// Registers buffers and other things with a ring. Buffers are in RAM when the kernel pins them.
 unsafe fn register(words: &Words) -> isize {
     let &[_, what, argument, count, ..] = words;
-    if matches!(what, REGISTER_RING_FDS | REGISTER_PBUF_RING) {
+    if matches!(what, REGISTER_RING_FDS | REGISTER_PBUF_RING | REGISTER_RESIZE_RINGS) {
         return refused(libc::EINVAL);
     }
     // SAFETY: the caller's call.

@@ -1,5 +1,5 @@
-//! The limit of file sizes. A write that reaches it ends there, and only one that begins there raises SIGXFSZ. So the
-//! further pieces of a long write raise none.
+//! The limit of file sizes. A write that reaches it ends there, and only one that begins there raises SIGXFSZ. A long
+//! write that this library splits must therefore raise none for its later pieces.
 
 use libc::{rlimit, timespec};
 

@@ -301,7 +301,7 @@ unsafe fn transfer(
         1.. if plan.is_held && !is_received => size_limit::go_on(|| call(list, count, done)),
         _ => call(list, count, done),
     };
-    let mut done = 0;
+    let (mut done, kept) = (0, state::errno());
     loop {
         let all = part(theirs, done, usize::MAX);
         let held = if plan.is_held && total - done > plan.most { held(&all) } else { None };
@@ -328,8 +328,12 @@ unsafe fn transfer(
             }
             result
         };
+        if result < 0 && done > 0 {
+            state::fail(kept);
+            return done as isize;
+        }
         if result < 0 {
-            return if done > 0 { done as isize } else { result };
+            return result;
         }
         done += result as usize;
         if !plan.goes_on || (result as usize) < want || done >= total {

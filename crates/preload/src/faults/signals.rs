@@ -15,11 +15,11 @@ use folioswap_sys::{held_signals, vforked};
 use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
 use crate::calls::access::{self, Access};
-use crate::calls::{caught, clones, dispatch, limits};
+use crate::calls::{caught, clones, dispatch};
 use crate::export::{export, real};
 use crate::faults::{masks, signal_stack, small_stack, threads};
 use crate::real::{kernel, own};
-use crate::{guard, state};
+use crate::{guard, start, state};
 
 real!(SIGACTION = c"sigaction": fn(c_int, *const Action, *mut Action) -> c_int);
 real!(SIGNAL = c"signal": fn(c_int, sighandler_t) -> sighandler_t);
@@ -38,7 +38,7 @@ static FAULTS: AtomicBool = AtomicBool::new(false);
 /// Installs the net of [`crate::calls::dispatch`], and the SIGBUS handler if threads may come to resolve their own
 /// faults. Prepares the first thread.
 pub fn prepare(may_be_direct: bool) {
-    vforked::note_owner();
+    vforked::note_owner(start::own_process);
     signal_stack::attach();
     threads::note_first();
     FAULTS.store(may_be_direct, Ordering::SeqCst);
@@ -168,7 +168,6 @@ fn set_chained(signal: c_int, action: Action) {
 /// Makes a call that executes a program, which is to ignore and block what this one does, as far as the program knows.
 /// Until it has, or has failed, the signals of faults do not work: only where no other thread needs them.
 pub fn inherited<R>(call: impl FnOnce() -> R) -> R {
-    let _limits = limits::inherited(clones::has_one_thread);
     let blocked = held_signals::blocked() & ours_mask();
     let ignored = ours().iter().copied().filter(|&signal| chained(signal).sa_sigaction == libc::SIG_IGN);
     let ignored = ignored.fold(0u64, |bits, signal| bits | 1 << (signal - 1));

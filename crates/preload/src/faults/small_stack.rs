@@ -128,6 +128,9 @@ extern "C" fn land(signal: c_int, frame: usize, context: &mut ucontext_t, about:
     if caught::is_in(context) {
         // SAFETY: the kernel's own. It describes the signal if the program wants it.
         if unsafe { deferred(signal, noted, about, context) } {
+            // The program's own way to return may be a call that is caught again.
+            // SAFETY: the kernel's frame, which begins with the return address.
+            unsafe { (frame as *mut usize).write(dispatch::restorer()) };
             return Landing { frame: 0, handler: back() };
         }
         caught::forget();
@@ -316,10 +319,10 @@ unsafe fn moved(frame: usize, context: &ucontext_t) -> Option<usize> {
     }
 }
 
-// Handlers return here, with the stack pointer behind the return address in their frame: those whose plain frame was
-// moved to the second place, others to the first. Those who unwind the
-// stack find the interrupted registers in the frame, as in that of the C library's function for this, and look for the
-// instruction before this. Registers need not be kept.
+// Handlers return here, with the stack pointer behind the return address in their frame: moved plain frames to
+// `folioswap_leave`, all others to `folioswap_leave_in_place`. Those who unwind the stack find the interrupted
+// registers in the frame, as in that of the C library's function for this, and look for the instruction before this.
+// Registers need not be kept.
 std::arch::global_asm!(
     ".pushsection .text",
     ".balign 16",
