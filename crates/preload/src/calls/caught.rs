@@ -1,4 +1,4 @@
-//! Signals during a caught call. [`dispatch`](super::dispatch) makes it in the handler of SIGSYS. A handler of the
+//! Signals during a caught call. [`dispatch`] makes it in the handler of SIGSYS. A handler of the
 //! program's that interrupted it there would run on top of it, on the signal stack, with a context not the program's.
 //!
 //! So such a signal is *deferred*: sent again, with all signals blocked until the handler of SIGSYS returns. Then the
