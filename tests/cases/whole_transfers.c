@@ -103,6 +103,18 @@ int main(void) {
         *(size_t *)(memory + i) = i;
     CHECK(pthread_create(&thread, NULL, drain, (void *)(32 * M)) == 0);
     CHECK(sendmsg(ends[1], &long_message, 0) == 32 * M && pthread_join(thread, NULL) == 0);
+    // The second message comes after all of the first, however many calls that takes.
+    struct iovec last = {source, 8};
+    struct mmsghdr both[2] = {{.msg_hdr = long_message}, {.msg_hdr = {.msg_iov = &last, .msg_iovlen = 1}}};
+    memcpy(source, &(size_t){32 * M}, 8);
+    CHECK(pthread_create(&thread, NULL, drain, (void *)(32 * M)) == 0);
+    for (size_t done = 0, len = 0; done < 2 && len < 32 * M; len += both[0].msg_len) {
+        both[0].msg_hdr.msg_iov[0] = (struct iovec){memory + len, 32 * M - len};
+        both[0].msg_hdr.msg_iovlen = 1;
+        done = sendmmsg(ends[1], both, 2, 0);
+        CHECK(done == 1 || (done == 2 && len + both[0].msg_len == 32 * M));
+    }
+    CHECK(pthread_join(thread, NULL) == 0);
     puts("ok");
     return 0;
 }

@@ -139,7 +139,7 @@ fn ask(what: u32, limits: &Limits) -> isize {
     unsafe { own_result(libc::SYS_prlimit64, &words) }
 }
 
-/// The limits of a kind that the program has set and nobody has changed since.
+/// The limits that the program has set, where nobody has changed them since.
 fn in_force() -> [Option<Set>; 2] {
     PLACES.each_ref().map(|place| {
         let set = place.get();
