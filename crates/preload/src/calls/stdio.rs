@@ -60,43 +60,36 @@ fn in_pieces(
     done / size
 }
 
+type Read = unsafe extern "C-unwind" fn(*mut c_void, usize, usize, *mut FILE) -> usize;
+
+/// Reads items of `size` bytes by one of the C library's functions.
+///
+/// # Safety
+/// The caller's call.
+unsafe fn read(real: Read, at: *mut c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
+    // SAFETY: the caller's call, whole or in pieces.
+    let whole = || unsafe { real(at, size, count, stream) };
+    // SAFETY: as above.
+    let part = |at: usize, len| unsafe { real(at as *mut c_void, 1, len, stream) };
+    let from = |done, len| part(at as usize + done, len);
+    // SAFETY: the caller's stream.
+    match unsafe { remote::read_stream(stream, size.saturating_mul(count), from) } {
+        Some(done) => done / size.max(1),
+        None => in_pieces(at as usize, size, count, whole, part),
+    }
+}
+
 export! {
     fn fread(at: *mut c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
-        let real = FREAD.get();
-        // SAFETY: the caller's call, whole or in pieces.
-        let whole = || unsafe { real(at, size, count, stream) };
-        // SAFETY: as above.
-        let part = |done, len| unsafe { real(at.byte_add(done), 1, len, stream) };
-        // SAFETY: the caller's stream.
-        if let Some(done) = unsafe { remote::read_stream(stream, size.saturating_mul(count), part) } {
-            return done / size.max(1);
-        }
-        // SAFETY: as above.
-        in_pieces(at as usize, size, count, whole, |at, len| unsafe { real(at as *mut c_void, 1, len, stream) })
+        // SAFETY: passes the caller's arguments on unchanged.
+        unsafe { read(FREAD.get(), at, size, count, stream) }
     }
 }
 
 export! {
     fn fread_unlocked(at: *mut c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
-        let real = FREAD_UNLOCKED.get();
-        // SAFETY: the caller's call, whole or in pieces.
-        let whole = || unsafe { real(at, size, count, stream) };
-        // SAFETY: as above.
-        let part = |done, len| unsafe { real(at.byte_add(done), 1, len, stream) };
-        // SAFETY: the caller's stream.
-        if let Some(done) = unsafe { remote::read_stream(stream, size.saturating_mul(count), part) } {
-            return done / size.max(1);
-        }
-        // SAFETY: as above.
-        in_pieces(at as usize, size, count, whole, |at, len| unsafe { real(at as *mut c_void, 1, len, stream) })
-    }
-}
-
-/// Aborts as glibc's checking variants do when the buffer is too small.
-fn check(size: usize, count: usize, room: usize) {
-    if size.checked_mul(count).is_none_or(|bytes| bytes > room) {
-        state::say("*** buffer overflow detected ***: terminated");
-        std::process::abort();
+        // SAFETY: passes the caller's arguments on unchanged.
+        unsafe { read(FREAD_UNLOCKED.get(), at, size, count, stream) }
     }
 }
 
