@@ -93,6 +93,14 @@ export! {
     }
 }
 
+/// Aborts as glibc's checking variants do when the buffer is too small.
+fn check(size: usize, count: usize, room: usize) {
+    if size.checked_mul(count).is_none_or(|bytes| bytes > room) {
+        state::say("*** buffer overflow detected ***: terminated");
+        std::process::abort();
+    }
+}
+
 export! {
     fn __fread_chk(at: *mut c_void, room: usize, size: usize, count: usize, stream: *mut FILE) -> usize {
         check(size, count, room);
