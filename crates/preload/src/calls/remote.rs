@@ -110,16 +110,18 @@ pub unsafe fn read_stream(stream: *mut FILE, len: usize, call: impl Fn(usize, us
     }
     // SAFETY: the caller's stream.
     let process = process_of(unsafe { libc::fileno(stream) })?;
-    let mut done = 0;
-    while done < len {
+    let (mut done, mut tries) = (0, 0);
+    while done < len && tries < MOST_TRIES {
         // SAFETY: as above.
         let from = unsafe { libc::ftello(stream) } as usize;
         let piece = (len - done).min(PIECE_BYTES);
         bring_in(process, from, piece + BUFFER_BYTES);
         let result = call(done, piece);
         done += result;
-        if result < piece {
-            break;
+        tries = if result > 0 { 0 } else { tries + 1 };
+        if result < piece && tries < MOST_TRIES {
+            // SAFETY: as above.
+            unsafe { libc::clearerr(stream) }; // a page may have left again
         }
     }
     Some(done)
