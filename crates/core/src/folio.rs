@@ -622,7 +622,7 @@ impl fmt::Debug for FolioTable {
 pub struct Locked<'t> {
     id: BlockId,
     mutex: &'t Mutex<Entry>,
-    /// `None` during a pause.
+    /// `None` while it is unlocked.
     block: Option<MutexGuard<'t, Entry>>,
     key: &'t HashKey,
 }
@@ -643,11 +643,21 @@ impl<'t> Locked<'t> {
         self.id.page(index << self.order().exponent())
     }
 
-    /// Unlocks the block while `work` waits. Others may change everything about it meanwhile.
-    pub fn pause(&mut self, work: impl FnOnce()) {
+    /// Unlocks the block for a while. Others may change everything about it, until [`Locked::relock`] or
+    /// [`Locked::try_relock`].
+    pub fn unlock(&mut self) {
         self.block = None;
-        work();
+    }
+
+    /// Locks it again.
+    pub fn relock(&mut self) {
         self.block = Some(lock(self.mutex));
+    }
+
+    /// The same, if nobody holds it.
+    pub fn try_relock(&mut self) -> bool {
+        self.block = try_lock(self.mutex);
+        self.block.is_some()
     }
 
     /// Takes what the entry says of the block. The block is empty afterwards.
@@ -667,13 +677,13 @@ impl Deref for Locked<'_> {
     type Target = Entry;
 
     fn deref(&self) -> &Entry {
-        self.block.as_ref().expect("a pause has no access to the block")
+        self.block.as_ref().expect("it is locked again")
     }
 }
 
 impl DerefMut for Locked<'_> {
     fn deref_mut(&mut self) -> &mut Entry {
-        self.block.as_mut().expect("a pause has no access to the block")
+        self.block.as_mut().expect("it is locked again")
     }
 }
 

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::descriptor::Descriptor;
 use crate::uffd_abi::{self as abi, Range};
@@ -141,7 +142,7 @@ pub enum Event {
 /// Why [`Waiter::wait`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
-    /// There is, or was, an event to read.
+    /// There is, or was, an event to read, or another reason to look.
     Event,
     /// The stop descriptor is signalled.
     Stopped,
@@ -470,20 +471,21 @@ fn event(message: &abi::Message) -> Event {
 }
 
 /// Lets several threads sleep until there is an event to read. An event wakes one of them; if they polled or read the
-/// userfaultfd itself, it would wake all. That is what they do where no descriptor is left for this.
+/// userfaultfd itself, it would wake all. That is what they do where no descriptor is left for this, and for a moment.
 #[derive(Debug)]
 pub struct Waiter {
     epoll: Option<OwnedFd>,
-    uffd: RawFd,
-    stop: RawFd,
+    /// Those of the userfaultfd and of the stop, and one more.
+    watched: Vec<RawFd>,
 }
 
 impl Waiter {
-    /// Creates a waiter for events of `uffd` and for `stop`, in the calling thread's descriptor table.
+    /// Creates a waiter for events of `uffd` and for `stop`, in the calling thread's descriptor table; and for another
+    /// descriptor of that table, while the waiter is used.
     ///
     /// # Errors
     /// Kernel errors.
-    pub fn new(uffd: &Userfaultfd, stop: &EventFd) -> io::Result<Self> {
+    pub fn new(uffd: &Userfaultfd, stop: &EventFd, other: Option<RawFd>) -> io::Result<Self> {
         // SAFETY: takes no pointers.
         let epoll = match check(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }) {
             // SAFETY: the kernel just created this descriptor, and nothing else owns it.
@@ -491,29 +493,29 @@ impl Waiter {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => None,
             Err(error) => return Err(error),
         };
-        let waiter = Waiter { epoll, uffd: uffd.descriptor.number(), stop: stop.0.number() };
-        if let Some(epoll) = &waiter.epoll {
-            add(epoll, waiter.uffd, (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32)?;
-            add(epoll, waiter.stop, libc::EPOLLIN as u32)?;
+        let watched: Vec<_> = [uffd.descriptor.number(), stop.0.number()].into_iter().chain(other).collect();
+        if let Some(epoll) = &epoll {
+            add(epoll, watched[0], (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32)?;
+            watched[1..].iter().try_for_each(|&fd| add(epoll, fd, libc::EPOLLIN as u32))?;
         }
-        Ok(waiter)
+        Ok(Waiter { epoll, watched })
     }
 
-    /// Sleeps until there may be an event to read (another thread may be faster), or until `stop` is signalled, which
-    /// takes precedence.
+    /// Sleeps until there may be an event to read (another thread may be faster), until the other descriptor is
+    /// readable, for a `moment` if one is given, or until `stop` is signalled, which takes precedence.
     ///
     /// # Errors
     /// Kernel errors. An error condition on a descriptor is one, too.
-    pub fn wait(&self) -> io::Result<Woken> {
-        let ready = match &self.epoll {
-            Some(epoll) => wait_in(epoll),
-            None => self.poll(),
+    pub fn wait(&self, moment: Option<Duration>) -> io::Result<Woken> {
+        let ready = match (&self.epoll, moment) {
+            (Some(epoll), None) => wait_in(epoll),
+            _ => self.poll(moment),
         };
         let ready = match ready {
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => return Ok(Woken::Event),
             ready => ready?,
         };
-        if ready.iter().any(|&(fd, events)| fd == self.stop && events != 0) {
+        if ready.iter().any(|&(fd, events)| fd == self.watched[1] && events != 0) {
             return Ok(Woken::Stopped);
         }
         match ready.iter().find(|&&(_, events)| events != 0 && events & libc::EPOLLIN as u32 == 0) {
@@ -522,12 +524,18 @@ impl Waiter {
         }
     }
 
-    /// Waits for either, without epoll. What is ready: each descriptor, with its events.
-    fn poll(&self) -> io::Result<[(RawFd, u32); 2]> {
-        let mut watched = [self.uffd, self.stop].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        // SAFETY: two entries of this frame, no timeout, and no signal mask.
-        check(unsafe { libc::syscall(libc::SYS_ppoll, watched.as_mut_ptr(), watched.len(), 0usize, 0usize, 0usize) })?;
-        Ok(watched.map(|of| (of.fd, of.revents as u32)))
+    /// Waits for any of them, without epoll. What is ready: each descriptor, with its events.
+    fn poll(&self, moment: Option<Duration>) -> io::Result<Vec<(RawFd, u32)>> {
+        let of = |&fd: &RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut watched: Vec<_> = self.watched.iter().map(of).collect();
+        let limit = moment.map(|moment| libc::timespec {
+            tv_sec: moment.as_secs() as libc::time_t,
+            tv_nsec: moment.subsec_nanos().into(),
+        });
+        let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: that many entries, a time of this frame or none, and no signal mask.
+        check(unsafe { libc::syscall(libc::SYS_ppoll, watched.as_mut_ptr(), watched.len(), limit, 0usize, 0usize) })?;
+        Ok(watched.into_iter().map(|of| (of.fd, of.revents as u32)).collect())
     }
 }
 
@@ -540,14 +548,14 @@ fn add(epoll: &OwnedFd, fd: RawFd, events: u32) -> io::Result<()> {
     check(added).map(drop)
 }
 
-fn wait_in(epoll: &OwnedFd) -> io::Result<[(RawFd, u32); 2]> {
-    let mut ready = [libc::epoll_event { events: 0, u64: u64::MAX }; 2];
+fn wait_in(epoll: &OwnedFd) -> io::Result<Vec<(RawFd, u32)>> {
+    let mut ready = [libc::epoll_event { events: 0, u64: u64::MAX }; 3];
     let (len, forever) = (ready.len(), -1);
-    // SAFETY: two entries of this frame, no timeout, and no signal mask.
-    check(unsafe {
+    // SAFETY: entries of this frame, no timeout, and no signal mask.
+    let nr = check(unsafe {
         libc::syscall(libc::SYS_epoll_pwait, epoll.as_raw_fd(), ready.as_mut_ptr(), len, forever, 0usize, 0usize)
     })?;
-    Ok(ready.map(|event| (event.u64 as RawFd, event.events)))
+    Ok(ready[..nr as usize].iter().map(|event| (event.u64 as RawFd, event.events)).collect())
 }
 
 /// A descriptor that wakes other threads' polls. Once signalled, it stays so.

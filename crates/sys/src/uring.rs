@@ -1,8 +1,8 @@
 //! Asynchronous reads and writes through io_uring.
 
 use std::collections::VecDeque;
-use std::io;
-use std::os::fd::RawFd;
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsRawFd, RawFd};
 
 use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, squeue, types};
@@ -75,6 +75,7 @@ impl Ring {
         // Filters do not see what a ring does, so it is bound to reads and writes.
         let mut transfers = [
             Restriction::sqe_op(opcode::Read::CODE),
+            Restriction::sqe_op(opcode::Readv::CODE),
             Restriction::sqe_op(opcode::Write::CODE),
             Restriction::sqe_flags_allowed(squeue::Flags::ASYNC.bits()),
         ];
@@ -102,6 +103,29 @@ impl Ring {
         start: Start,
     ) -> io::Result<()> {
         let entry = opcode::Read::new(types::Fd(fd), into, transfer_len(len)?).offset(offset).build();
+        // SAFETY: the caller keeps the memory and the descriptor valid until the completion.
+        unsafe { self.push(&entry.user_data(token).flags(start.flags())) }
+    }
+
+    /// Queues a read at `offset` into several pieces of memory, one after the other, like [`Ring::submit_read`]. The
+    /// slice itself is used until [`Ring::submit`].
+    ///
+    /// # Errors
+    /// As [`Ring::submit_read`].
+    ///
+    /// # Safety
+    /// As [`Ring::submit_read`], for each of the pieces.
+    pub unsafe fn submit_read_pieces(
+        &mut self,
+        fd: RawFd,
+        pieces: &mut [IoSliceMut<'_>],
+        offset: u64,
+        token: u64,
+        start: Start,
+    ) -> io::Result<()> {
+        let nr_pieces = transfer_len(pieces.len())?;
+        let vector = pieces.as_mut_ptr().cast::<libc::iovec>(); // of the same layout, as std promises
+        let entry = opcode::Readv::new(types::Fd(fd), vector, nr_pieces).offset(offset).build();
         // SAFETY: the caller keeps the memory and the descriptor valid until the completion.
         unsafe { self.push(&entry.user_data(token).flags(start.flags())) }
     }
@@ -170,6 +194,12 @@ impl Ring {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Readable, for poll and epoll, while there are completions to return.
+    #[must_use]
+    pub fn descriptor(&self) -> RawFd {
+        self.ring.as_raw_fd()
     }
 
     /// Transfers that are queued or in flight, and whose completion has not been returned.

@@ -159,8 +159,8 @@ fn a_monitor_resolves_missing_pages() {
         let (uffd, stop) = (Arc::clone(&uffd), Arc::clone(&stop));
         move || {
             let mut seen = Vec::new();
-            let waiter = Waiter::new(&uffd, &stop).unwrap();
-            while waiter.wait().unwrap() == Woken::Event {
+            let waiter = Waiter::new(&uffd, &stop, None).unwrap();
+            while waiter.wait(None).unwrap() == Woken::Event {
                 let Some(event) = uffd.read_event().unwrap() else { continue };
                 let Event::Pagefault { addr, .. } = event else { panic!("{event:?}") };
                 let addr = addr & !(PAGE - 1);
@@ -222,7 +222,7 @@ fn which_sleeping_threads_a_signal_would_wake_is_known() {
     populate(source, PAGE);
     uffd.register(region, HUGE).unwrap();
     let stop = EventFd::new().unwrap();
-    let waiter = Waiter::new(&uffd, &stop).unwrap();
+    let waiter = Waiter::new(&uffd, &stop, None).unwrap();
     let set_mask = |how| {
         // SAFETY: all zeroes is a valid set, to which one signal is added.
         unsafe {
@@ -245,7 +245,7 @@ fn which_sleeping_threads_a_signal_would_wake_is_known() {
                 touch(page);
             });
             let event = loop {
-                assert_eq!(waiter.wait().unwrap(), Woken::Event);
+                assert_eq!(waiter.wait(None).unwrap(), Woken::Event);
                 if let Some(event) = uffd.read_event().unwrap() {
                     break event;
                 }

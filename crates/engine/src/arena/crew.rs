@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use folioswap_sys::uffd::EventFd;
-use folioswap_sys::{clock, futex, signals};
+use folioswap_sys::{clock, futex, signals, uring};
 
 use crate::arena::readers;
 use crate::compact::compactd;
@@ -29,9 +29,13 @@ use crate::swap::attached::Frees;
 use crate::swap::block::Buffer;
 use crate::swap::{free, transfer};
 
-/// Monitor threads that start at once: one may wait for a frame while another resolves a fault. Nothing is on a device
-/// yet, for which more would wait.
-const FIRST_MONITORS: usize = 2;
+/// Monitor threads that start at once.
+const FIRST_MONITORS: usize = 1;
+
+/// All of them: on so many CPUs there is one; at most as many; and as many where a read blocks its thread.
+const CPUS_PER_MONITOR: usize = 4;
+const MOST_MONITORS: usize = 4;
+const MONITORS_THAT_SLEEP: usize = 8;
 
 /// Everything works with fewer threads too.
 fn say_fewer(error: &Error) {
@@ -156,7 +160,7 @@ impl Crew {
         if self.frees != Frees::Synchronous {
             started.push(threads::spawn("freeing", engine, |engine| free::run(engine.swap(), engine.lifecycle())));
         }
-        started.extend(self.monitors(FIRST_MONITORS..monitor::NR_THREADS));
+        started.extend(self.monitors(FIRST_MONITORS..nr_monitors()));
         let stop = Arc::clone(&self.stop);
         started.push(threads::spawn("readers", engine, move |engine| readers::run(engine, &stop)));
         self.add(started);
@@ -230,4 +234,10 @@ impl Crew {
             thread.join();
         }
     }
+}
+
+/// Monitor threads under pressure.
+fn nr_monitors() -> usize {
+    let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    if uring::probe().is_ok() { nr_cpus.div_ceil(CPUS_PER_MONITOR).min(MOST_MONITORS) } else { MONITORS_THAT_SLEEP }
 }

@@ -10,6 +10,7 @@ use folioswap_sys::{readers, signals};
 use crate::engine::Engine;
 use crate::fault::flow::Fault;
 use crate::manage::pages::{blocks_of, pages_in};
+use crate::process::turns::{Waits, asleep};
 
 /// The most that is brought in at once.
 const MOST_BYTES: usize = 4 << 20;
@@ -31,7 +32,8 @@ fn bring_in(engine: &Engine, range: Range<usize>) {
             let pass = engine.gate().enter(thread);
             let block = engine.lock(id);
             let is_out = !matches!(block.state(block.index_of(page)), State::Resident(_)) && !block.is_sealed(page);
-            if is_out && Fault::new(engine, id.page(page), thread).run(pass, Some(block)).is_err() {
+            drop(block);
+            if is_out && asleep(Fault::new(engine, id.page(page), thread, Waits::Asleep).run(pass)).is_err() {
                 break; // lost: the reader gets an error
             }
         }

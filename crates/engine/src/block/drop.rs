@@ -9,6 +9,7 @@ use super::Block;
 use super::map::ZEROS;
 use crate::memory::map_error::{MapError, patiently};
 use crate::process::fatal;
+use crate::process::turns::asleep;
 
 impl Block<'_> {
     /// Discards the content of all folios of a block. The block then reads as zero, as one folio.
@@ -133,7 +134,7 @@ impl Block<'_> {
             return;
         }
         let all_go = dropped.start <= piece.start && piece.end <= dropped.end;
-        if !all_go && let Err(error) = self.hash_pages(page, &mut []) {
+        if !all_go && let Err(error) = asleep(self.hash_pages(page, &mut [])) {
             fatal::say(&error.to_string());
         }
         if all_go || self.piece_hash(page / PIECE.nr_pages()).is_some() {

@@ -11,6 +11,7 @@ mod shape;
 mod write;
 
 use std::borrow::Borrow;
+use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
 use folioswap_core::{BlockId, Locked, Stats};
@@ -18,6 +19,7 @@ use folioswap_core::{BlockId, Locked, Stats};
 pub(crate) use self::parts::Parts;
 use crate::memory::ram::Ram;
 use crate::memory::table::Table;
+use crate::process::turns::Waits;
 use crate::state::faults::Faults;
 use crate::state::reclaim::Reclaim;
 use crate::swap::space::SwapSpace;
@@ -25,14 +27,30 @@ use crate::swap::space::SwapSpace;
 /// A locked block, with the parts of the engine that its content lies in. Reads like the block's entry.
 ///
 /// **Invariant.** While it is held, nobody else changes the block's entry, its pages in RAM, or its slots; but for a
-/// pause ([`Locked::pause`]), after which everything is looked at again.
+/// pause ([`Block::pause`]), after which everything is looked at again.
 #[must_use = "dropping it unlocks the block"]
 pub(crate) struct Block<'p> {
     parts: &'p Parts,
     locked: Locked<'p>,
+    /// How whoever holds it waits.
+    waits: Waits<'p>,
 }
 
 impl<'p> Block<'p> {
+    /// How whoever holds it waits.
+    pub fn waits(&self) -> Waits<'p> {
+        self.waits
+    }
+
+    /// Gives up the lock during `wait`. Others may change everything about the block meanwhile.
+    pub async fn pause(&mut self, wait: impl Future) {
+        let waits = self.waits;
+        self.locked.unlock();
+        wait.await;
+        let locked = RefCell::new(&mut self.locked);
+        waits.until(|| locked.borrow_mut().relock(), || locked.borrow_mut().try_relock().then_some(())).await;
+    }
+
     fn table(&self) -> &'p Table {
         self.parts.table()
     }
@@ -61,13 +79,26 @@ impl<'p> Block<'p> {
 impl Parts {
     /// Locks a block. Waits for whoever holds it.
     pub fn lock(&self, block: BlockId) -> Block<'_> {
-        Block { parts: self, locked: self.table().lock(block) }
+        Block { parts: self, locked: self.table().lock(block), waits: Waits::Asleep }
+    }
+
+    /// As [`Parts::lock`], for a flow that waits in its own way, also while it holds the block.
+    pub async fn lock_for<'p>(&'p self, block: BlockId, waits: Waits<'p>) -> Block<'p> {
+        let lock = || self.table().lock(block);
+        let try_lock = || if self.table().has(block) { self.table().try_lock(block) } else { Some(lock()) };
+        let locked = waits.until(lock, try_lock).await;
+        Block { parts: self, locked, waits }
     }
 
     /// Locks a block that nobody holds. Also `None` for a block that was never managed.
     pub fn try_lock(&self, block: BlockId) -> Option<Block<'_>> {
+        self.try_lock_for(block, Waits::Asleep)
+    }
+
+    /// As [`Parts::try_lock`], for a flow that waits in its own way while it holds the block.
+    pub fn try_lock_for<'p>(&'p self, block: BlockId, waits: Waits<'p>) -> Option<Block<'p>> {
         let locked = self.table().try_lock(block)?;
-        Some(Block { parts: self, locked })
+        Some(Block { parts: self, locked, waits })
     }
 }
 

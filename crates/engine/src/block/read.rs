@@ -12,7 +12,7 @@ use crate::swap::health::{SwapInError, Trouble};
 
 impl Block<'_> {
     /// Reads a folio's slots and verifies their content. Ends the stopwatch's frame phase.
-    pub fn read_folio(
+    pub async fn read_folio(
         &mut self,
         index: usize,
         slot: SlotId,
@@ -22,7 +22,7 @@ impl Block<'_> {
         let page = index * self.order().nr_pages();
         if self.order() < PIECE && self.piece_hash(page / PIECE.nr_pages()).is_some() {
             watch.long_part(Phase::Frame);
-            return self.hash_pages(page, bytes);
+            return self.hash_pages(page, bytes).await;
         }
         if self.order() < Order::HUGE && self.swap().memory(slot).is_some() {
             watch.lap(Phase::Frame);
@@ -32,33 +32,33 @@ impl Block<'_> {
         // A device in memory verifies as it copies. A second try reads it like any other.
         let first = self.swap().memory(slot).map(|memory| Trouble::unless(memory.load(self, page, bytes)));
         let addr = self.table().addr(self.name(index));
-        self.swap().read_verified(addr, slot, bytes, first, |bytes| checksum::verify(self, page, bytes))
+        let is_right = |bytes: &[u8]| checksum::verify(self, page, bytes);
+        self.swap().read_verified(addr, slot, bytes, first, is_right, self.waits).await
     }
 
     /// Reads and verifies the piece that holds a page and has one hash. Hashes each of its pages, and passes its
     /// content to `bring`.
-    pub fn read_piece(&mut self, page: usize, bring: impl FnOnce(&[u8])) -> Result<(), SwapInError> {
+    pub async fn read_piece(&mut self, page: usize, bring: impl FnOnce(&[u8])) -> Result<(), SwapInError> {
         let piece = page / PIECE.nr_pages();
         let first = piece * PIECE.nr_pages();
         let State::Swapped(slot) = self.state(self.index_of(first)) else {
             unreachable!("a piece hashed as one is in its slots as one");
         };
-        self.ram().frames().with_scratch(|scratch| {
-            let read = &mut scratch[..PIECE.bytes()];
-            let addr = self.table().addr(self.name(self.index_of(page)));
-            let is_right = |read: &[u8]| self.piece_hash(piece) == Some(checksum::hash(self.key(), read));
-            self.swap().read_verified(addr, slot, read, None, is_right)?;
-            checksum::note_pages(self, first, read);
-            bring(read);
-            Ok(())
-        })
+        let mut scratch = self.ram().frames().scratch(self.waits).await;
+        let read = &mut scratch.bytes_mut()[..PIECE.bytes()];
+        let addr = self.table().addr(self.name(self.index_of(page)));
+        let is_right = |read: &[u8]| self.piece_hash(piece) == Some(checksum::hash(self.key(), read));
+        self.swap().read_verified(addr, slot, read, None, is_right, self.waits).await?;
+        checksum::note_pages(self, first, read);
+        bring(read);
+        Ok(())
     }
 
     /// Prepares a page for reading or moving it alone, where its whole piece has one hash. Copies the page's content to
     /// `bytes`.
-    pub fn hash_pages(&mut self, page: usize, bytes: &mut [u8]) -> Result<(), SwapInError> {
+    pub async fn hash_pages(&mut self, page: usize, bytes: &mut [u8]) -> Result<(), SwapInError> {
         let at = page % PIECE.nr_pages() * PAGE_SIZE;
-        self.read_piece(page, |read| bytes.copy_from_slice(&read[at..][..bytes.len()]))
+        self.read_piece(page, |read| bytes.copy_from_slice(&read[at..][..bytes.len()])).await
     }
 
     /// Brings all of a split block that is not pinned into RAM as one folio, maps it and puts it on `list`. `false`: a
@@ -66,10 +66,10 @@ impl Block<'_> {
     ///
     /// # Errors
     /// When the device cannot return the content.
-    pub fn gather(&mut self, taken: Taken, list: List, watch: &mut Stopwatch<'_>) -> Result<bool, SwapInError> {
+    pub async fn gather(&mut self, taken: Taken, list: List, watch: &mut Stopwatch<'_>) -> Result<bool, SwapInError> {
         let mut whole = self.ram().prepare(taken, Order::HUGE);
         watch.long_part(Phase::Frame);
-        let collected = self.collect(whole.bytes_mut());
+        let collected = self.collect(whole.bytes_mut()).await;
         watch.lap(Phase::Read);
         match collected {
             Ok(true) => {}
@@ -124,7 +124,7 @@ impl Block<'_> {
     }
 
     /// Copies and reads all parts of a block into a huge page. `false`: a part is in use.
-    fn collect(&mut self, bytes: &mut [u8]) -> Result<bool, SwapInError> {
+    async fn collect(&mut self, bytes: &mut [u8]) -> Result<bool, SwapInError> {
         let order = self.order();
         let mut swapped: Vec<SlotRun> = Vec::new();
         for index in 0..self.nr_folios() {
@@ -149,7 +149,8 @@ impl Block<'_> {
         for run in &swapped {
             let part = &mut bytes[run.pages.start * PAGE_SIZE..run.pages.end * PAGE_SIZE];
             let addr = self.table().addr(self.name(self.index_of(run.pages.start)));
-            self.swap().read_verified(addr, run.slot, part, None, |part| self.is_right(run, part))?;
+            let is_right = |part: &[u8]| self.is_right(run, part);
+            self.swap().read_verified(addr, run.slot, part, None, is_right, self.waits).await?;
             self.stats().swapped_in_bytes.add(part.len() as u64);
         }
         if !swapped.is_empty() {
@@ -206,11 +207,11 @@ impl Block<'_> {
 
     /// Gives each page of a run its own hash where its piece has one, because the piece's pages may now be stored
     /// apart.
-    pub fn hash_run_by_pages(&mut self, run: &SlotRun) -> Result<(), SwapInError> {
+    pub async fn hash_run_by_pages(&mut self, run: &SlotRun) -> Result<(), SwapInError> {
         if self.order() < PIECE {
             for page in run.pages.clone() {
                 if self.piece_hash(page / PIECE.nr_pages()).is_some() {
-                    self.hash_pages(page, &mut [])?;
+                    self.hash_pages(page, &mut []).await?;
                 }
             }
         }
@@ -218,13 +219,14 @@ impl Block<'_> {
     }
 
     /// Reads and verifies a part of a block that is about to be moved alone.
-    pub fn read_run_alone(&mut self, run: &SlotRun, bytes: &mut [u8]) -> Result<(), SwapInError> {
-        self.hash_run_by_pages(run)?;
-        self.read_run_checked(run, bytes)
+    pub async fn read_run_alone(&mut self, run: &SlotRun, bytes: &mut [u8]) -> Result<(), SwapInError> {
+        self.hash_run_by_pages(run).await?;
+        self.read_run_checked(run, bytes).await
     }
 
-    pub fn read_run_checked(&self, run: &SlotRun, bytes: &mut [u8]) -> Result<(), SwapInError> {
+    pub async fn read_run_checked(&self, run: &SlotRun, bytes: &mut [u8]) -> Result<(), SwapInError> {
         let addr = self.table().addr(self.name(self.index_of(run.pages.start)));
-        self.swap().read_verified(addr, run.slot, bytes, None, |bytes| self.is_right(run, bytes))
+        let is_right = |bytes: &[u8]| self.is_right(run, bytes);
+        self.swap().read_verified(addr, run.slot, bytes, None, is_right, self.waits).await
     }
 }

@@ -25,6 +25,7 @@ use crate::block::Block;
 use crate::device::checksum;
 use crate::engine::Engine;
 use crate::process::fatal::{self, EndOnPanic};
+use crate::process::turns::asleep;
 use crate::relocate::evacuate::Evacuation;
 use crate::swap::block::Buffer;
 use crate::swap::block::SlotRun;
@@ -299,7 +300,7 @@ impl<'e> DeviceSpace<'e> {
         }
         let mut buffer = self.buffer.borrow_mut();
         let bytes = buffer.get_or_insert_with(Buffer::new).pages(nr_pages);
-        if let Err(lost) = block.read_run_alone(&run, bytes) {
+        if let Err(lost) = asleep(block.read_run_alone(&run, bytes)) {
             if !self.read_failed.replace(true) {
                 fatal::say(&format!("{lost}; what cannot be read stays where it is"));
             }

@@ -17,6 +17,7 @@ use crate::fault::runs::{self, Arrival};
 use crate::fault::take::{self, Changed};
 use crate::process::cpu::current_cpu;
 use crate::process::stopwatch::Stopwatch;
+use crate::process::turns::Waits;
 use crate::process::wakeup::Pass;
 use crate::state::faults::Window;
 use crate::swap::health::SwapInError;
@@ -34,6 +35,8 @@ pub(crate) struct Fault<'e> {
     touched: FolioId,
     /// The thread that touched it.
     thread: u32,
+    /// How it waits.
+    waits: Waits<'e>,
     watch: Stopwatch<'e>,
 }
 
@@ -49,8 +52,8 @@ enum Step {
 
 impl<'e> Fault<'e> {
     /// A fault that begins now.
-    pub fn new(engine: &'e Engine, page: FolioId, thread: u32) -> Self {
-        Fault { engine, touched: page, thread, watch: Stopwatch::start(engine.clock()) }
+    pub fn new(engine: &'e Engine, page: FolioId, thread: u32, waits: Waits<'e>) -> Self {
+        Fault { engine, touched: page, thread, waits, watch: Stopwatch::start(engine.clock()) }
     }
 
     /// The touched page's place in its block.
@@ -63,13 +66,13 @@ impl<'e> Fault<'e> {
     ///
     /// # Errors
     /// The device cannot give back what it holds.
-    pub fn run(mut self, pass: Pass<'_>, block: Option<Block<'_>>) -> Result<bool, SwapInError> {
-        let Some(mut block) = block.or_else(|| self.lock()) else {
+    pub async fn run(mut self, pass: Pass<'_>) -> Result<bool, SwapInError> {
+        let Some(mut block) = self.lock().await else {
             self.record(FaultKind::Wait, Order::PAGE, Phase::Table);
             return Ok(true);
         };
         let kind = loop {
-            match self.step(&mut block)? {
+            match self.step(&mut block).await? {
                 Step::Done(kind) => break kind,
                 Step::Nothing(was_absent) => return Ok(was_absent),
                 Step::Again => {}
@@ -91,12 +94,13 @@ impl<'e> Fault<'e> {
     }
 
     /// Locks the block. `None`: another thread mapped the folio while this one waited.
-    fn lock(&mut self) -> Option<Block<'e>> {
-        if let Some(block) = self.engine.try_lock(self.touched.block()) {
+    async fn lock(&mut self) -> Option<Block<'e>> {
+        let (parts, id) = (self.engine.parts(), self.touched.block());
+        if let Some(block) = parts.try_lock_for(id, self.waits) {
             return Some(block);
         }
         self.watch.long_part(Phase::Table);
-        let block = self.engine.lock(self.touched.block());
+        let block = parts.lock_for(id, self.waits).await;
         if matches!(block.state(block.index_of(self.page())), State::Resident(_)) {
             return None;
         }
@@ -104,7 +108,7 @@ impl<'e> Fault<'e> {
         Some(block)
     }
 
-    fn step(&mut self, block: &mut Block<'_>) -> Result<Step, SwapInError> {
+    async fn step(&mut self, block: &mut Block<'_>) -> Result<Step, SwapInError> {
         let (index, page) = (block.index_of(self.page()), self.page());
         let done = match block.state(index) {
             State::Resident(_) => return Ok(Step::Nothing(block.fill_gaps(page..page + 1))),
@@ -112,13 +116,13 @@ impl<'e> Fault<'e> {
             _ if block.is_sealed(page) => return Ok(Step::Nothing(false)),
             // The fault was reported before these addresses were unmapped, and a signal let the thread continue.
             State::Empty if !self.engine.table().is_open(block.id()) => return Ok(Step::Nothing(false)),
-            State::Empty => self.first_touch(block).map(|()| FaultKind::FirstTouch),
+            State::Empty => self.first_touch(block).await.map(|()| FaultKind::FirstTouch),
             State::Standby(frame) => {
                 self.map_again(block, index, frame);
                 Ok(FaultKind::Standby)
             }
             State::Swapped(_) => {
-                self.swap_in(block).map_err(|error| self.lost(block, error))?.map(|()| FaultKind::SwapIn)
+                self.swap_in(block).await.map_err(|error| self.lost(block, error))?.map(|()| FaultKind::SwapIn)
             }
         };
         Ok(done.map_or(Step::Again, Step::Done))
@@ -130,7 +134,7 @@ impl<'e> Fault<'e> {
         error.at(self.engine.table().addr(self.touched), is_news)
     }
 
-    fn first_touch(&mut self, block: &mut Block<'_>) -> Result<(), Changed> {
+    async fn first_touch(&mut self, block: &mut Block<'_>) -> Result<(), Changed> {
         if let Some(order) = self.engine.policy().order_of(block)
             && order < Order::HUGE
             && block.order() == Order::HUGE
@@ -147,7 +151,7 @@ impl<'e> Fault<'e> {
         if block.order() == Order::HUGE {
             self.watch.long_part(Phase::Frame);
         }
-        let (index, taken) = take::supply(self.engine, block, self.page(), &mut self.watch)?;
+        let (index, taken) = take::supply(self.engine, block, self.page(), &mut self.watch).await?;
         let order = block.order();
         if order == Order::HUGE && taken.memory == Memory::Absent {
             block.map_fresh(taken.frame, List::Inactive, &mut self.watch);
@@ -204,32 +208,34 @@ impl<'e> Fault<'e> {
     }
 
     /// Swaps in the page with the whole block, with its neighbours, or with its folio.
-    fn swap_in(&mut self, block: &mut Block<'_>) -> Attempt {
+    async fn swap_in(&mut self, block: &mut Block<'_>) -> Attempt {
         match self.engine.policy().choose(block, self.page(), self.engine.ram()) {
             Choice::Whole if block.order() < Order::HUGE && !block.pinned && !self.is_on_failing(block) => {
-                let Ok(taken) = take::take_frames(self.engine, Order::HUGE, block, self.page(), &mut self.watch) else {
+                let page = self.page();
+                let taken = take::take_frames(self.engine, Order::HUGE, block, page, &mut self.watch).await;
+                let Ok(taken) = taken else {
                     return Ok(Err(Changed));
                 };
                 // One unreadable part must not lose the others: read the folio alone instead.
-                if let Ok(true) = runs::gather(self.engine, block, taken, List::Inactive, &mut self.watch) {
+                if let Ok(true) = runs::gather(self.engine, block, taken, List::Inactive, &mut self.watch).await {
                     return Ok(Ok(()));
                 }
             }
             Choice::Part(order) if order < block.order() => block.split_to(order),
             _ => {}
         }
-        if self.read_group(block) {
+        if self.read_group(block).await {
             return Ok(Ok(()));
         }
-        let attempt = self.read_alone(block)?;
+        let attempt = self.read_alone(block).await?;
         if attempt.is_ok() {
-            self.read_row(block);
+            self.read_row(block).await;
         }
         Ok(attempt)
     }
 
     /// Reads a page that continues no row, and its neighbours with it. `false`: it has to be read alone.
-    fn read_group(&mut self, block: &mut Block<'_>) -> bool {
+    async fn read_group(&mut self, block: &mut Block<'_>) -> bool {
         let page = self.page();
         let is_alone = block.order() != Order::PAGE
             || block.pinned
@@ -246,43 +252,44 @@ impl<'e> Fault<'e> {
         }
         self.watch.long_part(Phase::Frame);
         // What cannot be read is read again alone, or said when it is touched.
-        let _ = runs::read_around(self.engine, block, page, group);
+        let _ = runs::read_around(self.engine, block, page, group).await;
         self.watch.lap(Phase::Read);
         matches!(block.state(page), State::Resident(_))
     }
 
     /// Reads the folio that holds the page, and maps it.
-    fn read_alone(&mut self, block: &mut Block<'_>) -> Attempt {
-        let Ok((index, taken)) = take::supply(self.engine, block, self.page(), &mut self.watch) else {
-            return Ok(Err(Changed));
-        };
-        let order = block.order();
-        let State::Swapped(slot) = block.state(index) else { unreachable!("a split leaves content where it is") };
-        let mut prepared = self.engine.ram().prepare(taken, order);
-        if let Err(error) = block.read_folio(index, slot, prepared.bytes_mut(), &mut self.watch) {
+    async fn read_alone(&mut self, block: &mut Block<'_>) -> Attempt {
+        let (index, prepared) = loop {
+            let Ok((index, taken)) = take::supply(self.engine, block, self.page(), &mut self.watch).await else {
+                return Ok(Err(Changed));
+            };
+            let State::Swapped(slot) = block.state(index) else { unreachable!("a split leaves content where it is") };
+            let mut prepared = self.engine.ram().prepare(taken, block.order());
+            let Err(error) = block.read_folio(index, slot, prepared.bytes_mut(), &mut self.watch).await else {
+                break (index, prepared);
+            };
             self.engine.ram().release(prepared.into_frame());
-            if order <= PIECE || block.pinned {
+            if block.order() <= PIECE || block.pinned {
                 return Err(error);
             }
             // Read it in smaller parts, so that the readable ones are not lost.
             block.split_to(PIECE);
-            return self.read_alone(block);
-        }
+        };
         self.watch.lap(Phase::Read);
         self.engine.policy().note_swap_in(block, index, self.engine.ram());
         block.map(index, prepared.into_frame(), List::Inactive);
         block.settle_slot(index, &mut self.watch);
-        self.engine.parts().count_swap_in(order);
+        self.engine.parts().count_swap_in(block.order());
         Ok(Ok(()))
     }
 
     /// Reads the folios that follow a page that was read, if it continues a row of touches in a split block. What
     /// cannot be read is said when it is touched.
-    fn read_row(&self, block: &mut Block<'_>) {
+    async fn read_row(&self, block: &mut Block<'_>) {
         let (index, nr_folios) = (block.index_of(self.page()), block.nr_folios());
         let ahead = block.history.ahead(index, nr_folios);
         if !ahead.is_empty() && !block.pinned && !self.is_on_failing(block) {
-            let _ = runs::read_parts(self.engine, block, ahead.iter(), Arrival::Mapped, current_cpu());
+            let _ = runs::read_parts(self.engine, block, ahead.iter(), Arrival::Mapped, current_cpu()).await;
         }
     }
 

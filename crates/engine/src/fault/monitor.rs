@@ -1,31 +1,27 @@
 //! Monitor mode: threads of the engine read faults from the userfaultfd and resolve them.
 //!
-//! Several threads read the same descriptor, and each resolves the faults that it reads. The kernel wakes one of them
-//! per fault. Faults that may wait for a device (`DeviceFaults`) never occupy all threads, so faults that
-//! need no device are not queued behind them.
+//! Each of them is an event loop over the userfaultfd, a ring of reads, and the flows of the faults that it has read
+//! and not resolved yet. So no fault waits behind another one's device. Where the kernel permits no ring, a read blocks
+//! its thread, and there are more of them.
 //!
 //! Waking a thread on a halted virtual CPU takes 28 us, longer than many faults take. Therefore a thread that has
-//! resolved a short fault polls for the next one for a moment (it is *on watch*), yielding its CPU to other threads.
-//! The kernel still wakes another thread, which finds nothing to read.
+//! resolved a short fault polls for the next one for a moment, yielding its CPU to other threads. The kernel still
+//! wakes another thread, if there is one, which finds nothing to read.
 
+use std::pin::Pin;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use folioswap_core::{Locked, PAGE_SIZE, State};
+use folioswap_core::PAGE_SIZE;
 use folioswap_sys::signals;
 use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
 
-use crate::block::Block;
 use crate::engine::Engine;
-use crate::fault::flow::Fault;
-use crate::fault::resolve::{is_resolved, resolve_own};
+use crate::fault::resolve::{resolve_for, resolve_own};
 use crate::process::fatal::{self, EndOnPanic};
-use crate::process::wakeup::Pass;
-use crate::state::faults::{NR_WAITING, Reported};
-
-/// Threads that resolve faults. The spare ones are always available for faults that need no device.
-pub(crate) const NR_THREADS: usize = NR_WAITING + 2;
+use crate::process::turns::{Need, Turns, Waits};
 
 /// How long a thread polls for the next fault.
 const WATCH: Duration = Duration::from_micros(30);
@@ -34,8 +30,11 @@ const WATCH: Duration = Duration::from_micros(30);
 /// made random reads from a disk a third slower.
 const SHORT: Duration = Duration::from_micros(50);
 
-/// Delay before a fault is delivered again while another thread forks.
-const WHILE_FORKING: Duration = Duration::from_micros(200);
+/// How often a thread looks whether a block is unlocked, or frames are free, for which a fault waits.
+const TURN: Duration = Duration::from_micros(50);
+
+/// Most faults that are read before those are looked at that wait.
+const MOST_AT_ONCE: usize = 16;
 
 static_tls! {
     /// The thread whose fault this thread resolves, or did last.
@@ -48,26 +47,80 @@ pub fn works_for(thread: u32) -> bool {
     SERVED.get() == thread || signals::thread_id() == thread
 }
 
+/// A fault that the kernel reported.
+#[derive(Clone, Copy)]
+struct Reported {
+    addr: usize,
+    thread: u32,
+}
+
+/// A fault that is being resolved.
+struct Flight<'f> {
+    thread: u32,
+    /// What it waits for.
+    need: Need,
+    flow: Pin<Box<dyn Future<Output = ()> + 'f>>,
+}
+
+impl Flight<'_> {
+    /// Goes on with the fault. `false`: it waits again.
+    fn is_over(&mut self, engine: &Engine, turns: &Turns) -> bool {
+        SERVED.set(self.thread);
+        engine.ram().work_for(self.thread);
+        let over = self.flow.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        self.need = turns.needed();
+        over
+    }
+}
+
 /// Body of a monitor thread. Returns when `stop` is signalled.
 pub(crate) fn run(engine: &Engine, stop: &EventFd) {
     let _end = EndOnPanic("monitor");
-    let waiter = match Waiter::new(engine.faults().uffd(), stop) {
+    let turns = Turns::new();
+    let waiter = match Waiter::new(engine.faults().uffd(), stop, turns.descriptor()) {
         Ok(waiter) => waiter,
         Err(error) => fatal::die(&format!("waiting for faults: {error}")),
     };
+    let mut in_flight: Vec<Flight<'_>> = Vec::new();
+    let mut watch_until = None;
     loop {
-        match waiter.wait() {
-            Ok(Woken::Stopped) => return,
-            Ok(Woken::Event) => {}
-            Err(error) => fatal::die(&format!("waiting for faults: {error}")),
-        }
-        let mut next = read(engine);
-        while let Some(fault) = next {
-            let begun = Instant::now();
-            resolve(engine, fault);
-            next = if begun.elapsed() < SHORT { watch(engine) } else { None };
+        let begun = Instant::now();
+        let nr_before = in_flight.len();
+        let nr_read = begin_faults(engine, &turns, &mut in_flight);
+        turns.collect();
+        in_flight.retain_mut(|flight| !(turns.may_go_on(flight.need) && flight.is_over(engine, &turns)));
+        if in_flight.len() < nr_before + nr_read {
+            let now = Instant::now();
+            watch_until = (now - begun < SHORT).then_some(now + WATCH);
+        } else if nr_read == 0 {
+            if watch_until.is_some_and(|end| begun < end) && !engine.stopping() {
+                folioswap_sys::cpu::yield_now();
+                continue;
+            }
+            let is_brief = in_flight.iter().any(|flight| flight.need == Need::Turn);
+            match waiter.wait(is_brief.then_some(TURN)) {
+                Ok(Woken::Stopped) => return,
+                Ok(Woken::Event) => {}
+                Err(error) => fatal::die(&format!("waiting for faults: {error}")),
+            }
         }
     }
+}
+
+/// Reads faults and goes on with them until they wait, which they may not. Returns their number.
+fn begin_faults<'f>(engine: &'f Engine, turns: &'f Turns, in_flight: &mut Vec<Flight<'f>>) -> usize {
+    for nr_read in 0..MOST_AT_ONCE {
+        let Some(fault) = read(engine) else { return nr_read };
+        if resolve_own(engine, fault.addr, fault.thread) {
+            continue;
+        }
+        let flow = Box::pin(serve(engine, fault, Waits::ByTurns(turns)));
+        let mut flight = Flight { thread: fault.thread, need: Need::Turn, flow };
+        if !flight.is_over(engine, turns) {
+            in_flight.push(flight);
+        }
+    }
+    MOST_AT_ONCE
 }
 
 /// Reads a fault from the userfaultfd, if there is one.
@@ -79,82 +132,23 @@ fn read(engine: &Engine) -> Option<Reported> {
     }
 }
 
-/// Polls for the next fault for a moment, unless another thread already does.
-fn watch(engine: &Engine) -> Option<Reported> {
-    engine.faults().watch(|| {
-        let begun = Instant::now();
-        while begun.elapsed() < WATCH && !engine.stopping() {
-            if let fault @ Some(_) = read(engine) {
-                return fault;
-            }
-            folioswap_sys::cpu::yield_now();
+/// Resolves a fault, and wakes its thread: mapping the folio woke the threads that waited at that moment, and this
+/// fault may have come later.
+async fn serve(engine: &Engine, fault: Reported, waits: Waits<'_>) {
+    if resolve_for(engine, fault.addr, fault.thread, waits).await || is_told(engine, fault, waits).await {
+        let page = engine.table().addr(engine.table().page_at(fault.addr));
+        if let Err(error) = engine.faults().uffd().wake(page, PAGE_SIZE) {
+            fatal::die(&format!("waking a thread: {error}"));
         }
-        None
-    })
-}
-
-/// Resolves a fault now, or queues it for the threads that wait for devices.
-fn resolve(engine: &Engine, fault: Reported) {
-    if resolve_own(engine, fault.addr, fault.thread) {
-        return;
-    }
-    let Some(pass) = engine.gate().try_enter(fault.thread) else { return report_again(engine, fault) };
-    SERVED.set(fault.thread);
-    engine.ram().work_for(fault.thread);
-    let page = engine.table().page_at(fault.addr);
-    let block = engine.try_lock(page.block());
-    let at_hand = block.filter(|block| is_at_hand(engine, block, page.page_in_block()));
-    if at_hand.is_some() {
-        return resolve_inside(engine, pass, at_hand, fault);
-    }
-    if !engine.faults().device_faults().begin(fault) {
-        return;
-    }
-    resolve_inside(engine, pass, None, fault);
-    while let Some(fault) = engine.faults().device_faults().next() {
-        SERVED.set(fault.thread);
-        engine.ram().work_for(fault.thread);
-        match engine.gate().try_enter(fault.thread) {
-            Some(pass) => resolve_inside(engine, pass, None, fault),
-            None => report_again(engine, fault),
-        }
-    }
-}
-
-/// Whether a page of a locked block can be mapped at once, without a read and without waiting for a frame.
-fn is_at_hand(engine: &Engine, block: &Locked<'_>, page: usize) -> bool {
-    match block.state(block.index_of(page)) {
-        State::Resident(_) | State::Standby(_) => true,
-        State::Empty => {
-            !engine.table().is_open(block.id())
-                || engine.ram().zones().available() >= engine.ram().zones().watermarks().low
-        }
-        State::Swapped(_) => false,
-    }
-}
-
-/// A fork is in progress. If this thread waited at the gate, none might be left for the faults of the forking thread.
-/// So it wakes the faulting thread, which touches the page again and faults anew.
-fn report_again(engine: &Engine, fault: Reported) {
-    folioswap_sys::futex::sleep(WHILE_FORKING);
-    wake(engine, fault);
-}
-
-fn resolve_inside(engine: &Engine, pass: Pass<'_>, block: Option<Block<'_>>, fault: Reported) {
-    let Reported { addr, thread } = fault;
-    let resolved = Fault::new(engine, engine.table().page_at(addr), thread).run(pass, block);
-    if is_resolved(engine, resolved, addr, thread) || is_told(engine, fault) {
-        // Mapping the folio woke the threads that waited at that moment; this fault may have come later.
-        wake(engine, fault);
     }
 }
 
 /// Makes the kernel tell a thread that the content it touches is lost. Returns `false` before Linux 6.6: a SIGBUS is
 /// sent instead, which ends the thread's wait, so no wakeup is needed.
-fn is_told(engine: &Engine, Reported { addr, thread }: Reported) -> bool {
+async fn is_told(engine: &Engine, Reported { addr, thread }: Reported, waits: Waits<'_>) -> bool {
     let Some(_pass) = engine.gate().try_enter(thread) else { return true }; // it touches the page again after the fork
     let page = engine.table().page_at(addr);
-    if engine.lock(page.block()).poison(page.page_in_block()).is_ok() {
+    if engine.parts().lock_for(page.block(), waits).await.poison(page.page_in_block()).is_ok() {
         return true;
     }
     if !signals::ends_wait(thread, libc::SIGBUS) {
@@ -164,11 +158,4 @@ fn is_told(engine: &Engine, Reported { addr, thread }: Reported) -> bool {
     }
     signals::send_sigbus(thread);
     false
-}
-
-fn wake(engine: &Engine, fault: Reported) {
-    let page = engine.table().addr(engine.table().page_at(fault.addr));
-    if let Err(error) = engine.faults().uffd().wake(page, PAGE_SIZE) {
-        fatal::die(&format!("waking a thread: {error}"));
-    }
 }

@@ -19,6 +19,7 @@ use crate::memory::frames::Prepared;
 use crate::memory::map_error::MapError;
 use crate::process::fatal::{self, EndOnPanic};
 use crate::process::stopwatch::Stopwatch;
+use crate::process::turns::{Waits, asleep};
 use crate::state::faults::Window;
 use crate::swap::health::SwapInError;
 use crate::swap::health::Trouble;
@@ -148,7 +149,7 @@ fn read_split(engine: &Engine, block: &mut Block<'_>, marker: bool, window: &Win
         || engine.ram().try_take_near(engine.table(), window.cpu, Order::HUGE, engine.ram().zones().watermarks().min);
     if engine.policy().wants_whole(block)
         && !block.is_empty()
-        && runs::gather(engine, block, spare(), List::Inactive, &mut Stopwatch::still())?
+        && asleep(runs::gather(engine, block, spare(), List::Inactive, &mut Stopwatch::still()))?
     {
         if marker && let State::Resident(_) = block.state(0) {
             mark(engine, block, 0);
@@ -168,7 +169,7 @@ fn read_split(engine: &Engine, block: &mut Block<'_>, marker: bool, window: &Win
         }
     }
     let arrival = if marker { Arrival::Marked(met_first) } else { Arrival::Mapped };
-    runs::read_parts(engine, block, 0..block.nr_folios(), arrival, window.cpu)
+    asleep(runs::read_parts(engine, block, 0..block.nr_folios(), arrival, window.cpu))
 }
 
 /// Starts one read. `false`: there is no frame to spare.
@@ -198,7 +199,7 @@ fn start<'e>(
             };
         }
         _ => {
-            let read = block.read_folio(0, slot, prepared.bytes_mut(), &mut Stopwatch::still());
+            let read = asleep(block.read_folio(0, slot, prepared.bytes_mut(), &mut Stopwatch::still()));
             arrive(engine, Incoming { block, prepared, slot, marker }, read);
         }
     }
@@ -217,7 +218,8 @@ fn finish(engine: &Engine, reads: &mut Reads<'_>, wait: bool) -> bool {
     let is_right = |bytes: &[u8]| checksum::verify(block, 0, bytes);
     let first = read.map_err(Trouble::Read).and_then(|()| Trouble::unless(is_right(prepared.bytes())));
     let addr = engine.table().addr(block.name(0));
-    let read = engine.swap().read_verified(addr, *slot, prepared.bytes_mut(), Some(first), is_right);
+    let verified = engine.swap().read_verified(addr, *slot, prepared.bytes_mut(), Some(first), is_right, Waits::Asleep);
+    let read = asleep(verified);
     arrive(engine, incoming, read);
     engine.reclaim().transfers().end();
     true

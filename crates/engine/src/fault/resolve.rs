@@ -11,7 +11,7 @@ use folioswap_sys::uffd::MoveError;
 use crate::engine::Engine;
 use crate::fault::flow::Fault;
 use crate::process::fatal;
-use crate::swap::health::SwapInError;
+use crate::process::turns::{Waits, asleep};
 
 /// Consecutive faults of one page that is not managed, before they are taken for faults of something else: while what
 /// is managed does not change, and altogether.
@@ -31,23 +31,22 @@ static_tls! {
     static UNCHANGED: (u64, u32) = "folioswap_unchanged";
 }
 
-/// Resolves the fault at `addr`. Enters the fork gate. Returns `false` if the content is lost; the reason is printed to
-/// standard error.
+/// Resolves the fault at `addr` for a thread that sleeps meanwhile, and judges the result as [`resolve_for`] does.
 pub(crate) fn resolve(engine: &Engine, addr: usize, thread: u32) -> bool {
-    let pass = engine.gate().enter(thread);
-    let resolved = Fault::new(engine, engine.table().page_at(addr), thread).run(pass, None);
-    is_resolved(engine, resolved, addr, thread)
+    asleep(resolve_for(engine, addr, thread, Waits::Asleep))
 }
 
-/// Whether a fault is resolved: the thread may touch the page again. `false`: its content is lost, or the fault is of
-/// something else.
-pub(crate) fn is_resolved(engine: &Engine, resolved: Result<bool, SwapInError>, addr: usize, thread: u32) -> bool {
-    match resolved {
+/// Resolves the fault of a thread at `addr`: it may touch the page again. Enters the fork gate. Returns `false` if the
+/// content is lost, and prints the reason to standard error, or if the fault is of something else.
+pub(crate) async fn resolve_for(engine: &Engine, addr: usize, thread: u32, waits: Waits<'_>) -> bool {
+    let page = engine.table().page_at(addr);
+    let pass = waits.until(|| engine.gate().enter(thread), || engine.gate().try_enter(thread)).await;
+    match Fault::new(engine, page, thread, waits).run(pass).await {
         Ok(true) => {
             LAST.set((0, 0));
             true
         }
-        Ok(false) => may_repeat(engine, engine.table().addr(engine.table().page_at(addr)), thread),
+        Ok(false) => may_repeat(engine, engine.table().addr(page), thread, waits).await,
         Err(error) => {
             if error.is_news {
                 fatal::say(&format!("{error}; thread {thread} gets SIGBUS, or EFAULT from its system call"));
@@ -59,24 +58,24 @@ pub(crate) fn is_resolved(engine: &Engine, resolved: Result<bool, SwapInError>, 
 
 /// Whether a thread may touch a page again for which nothing was to be done. Ends the program if the page keeps
 /// faulting though its folio is in RAM.
-fn may_repeat(engine: &Engine, page: usize, thread: u32) -> bool {
-    let (last, repeats) = LAST.get();
-    let repeats = if last == page { repeats } else { 0 };
-    match is_managed(engine, page, thread) {
+async fn may_repeat(engine: &Engine, page: usize, thread: u32, waits: Waits<'_>) -> bool {
+    let repeats = |(last, repeats): (usize, u32)| if last == page { repeats } else { 0 };
+    match is_managed(engine, page, thread, waits).await {
         // It touches the page again. This thread must not wait: it may be needed for the fork.
         None => true,
         // It was given up: the next touch does not fault, once it is unmapped or replaced. If it does, the fault is
         // another's.
         Some(false) => {
-            let changes = if engine.gate().is_closed() { 0 } else { engine.table().wait_for_change() };
+            let changes = if engine.gate().is_closed() { 0 } else { engine.table().nr_changes(waits).await };
+            let (last, repeats) = (LAST.get().0, repeats(LAST.get()));
             let (before, unchanged) = UNCHANGED.get();
             let unchanged = if last == page && before == changes { unchanged + 1 } else { 0 };
             LAST.set((page, repeats + 1));
             UNCHANGED.set((changes, unchanged));
             unchanged < MOST_OF_OTHERS && repeats < MOST_WHILE_CHANGING
         }
-        Some(true) if repeats < MOST_REPEATS => {
-            LAST.set((page, repeats + 1));
+        Some(true) if repeats(LAST.get()) < MOST_REPEATS => {
+            LAST.set((page, repeats(LAST.get()) + 1));
             true
         }
         Some(true) => fatal::die(&format!(
@@ -86,10 +85,11 @@ fn may_repeat(engine: &Engine, page: usize, thread: u32) -> bool {
 }
 
 /// Whether the page at an address, which a thread touched, is managed. `None`: another thread forks.
-fn is_managed(engine: &Engine, addr: usize, thread: u32) -> Option<bool> {
+async fn is_managed(engine: &Engine, addr: usize, thread: u32, waits: Waits<'_>) -> Option<bool> {
     let page = engine.table().page_at(addr);
     let _pass = engine.gate().try_enter(thread)?;
-    Some(engine.table().is_open(page.block()) && !engine.lock(page.block()).is_sealed(page.page_in_block()))
+    let is_open = engine.table().is_open(page.block());
+    Some(is_open && !engine.parts().lock_for(page.block(), waits).await.is_sealed(page.page_in_block()))
 }
 
 /// Resolves a fault of a thread of the program, if the address is the engine's own and reports faults. A program may

@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::memory::frames::{Prepared, SCRATCH_PAGES};
 use crate::process::cpu::current_cpu;
 use crate::process::stopwatch::Stopwatch;
+use crate::process::turns::Waits;
 use crate::swap::health::{SwapInError, Trouble};
 use crate::swap::space::SwapSpace;
 
@@ -72,21 +73,21 @@ impl<'t> Run<'t> {
     }
 
     /// Reads all of them.
-    fn read(&mut self, engine: &Engine) -> io::Result<()> {
+    async fn read(&mut self, engine: &Engine, waits: Waits<'_>) -> io::Result<()> {
         let first = self.parts[0].slot;
         if !self.has_gaps {
             let mut pieces: Vec<_> =
                 self.parts.iter_mut().map(|part| IoSliceMut::new(part.prepared.bytes_mut())).collect();
-            return engine.swap().read_pieces(first, &mut pieces);
+            return engine.swap().read_pieces(first, &mut pieces, waits).await;
         }
-        engine.ram().frames().with_scratch(|scratch| {
-            engine.swap().read(first, &mut scratch[..self.nr_slots * PAGE_SIZE])?;
-            for part in &mut self.parts {
-                let (at, bytes) = ((part.slot.index() - first.index()) * PAGE_SIZE, part.prepared.bytes_mut());
-                bytes.copy_from_slice(&scratch[at..at + bytes.len()]);
-            }
-            Ok(())
-        })
+        let mut scratch = engine.ram().frames().scratch(waits).await;
+        let read = &mut scratch.bytes_mut()[..self.nr_slots * PAGE_SIZE];
+        engine.swap().read_pieces(first, &mut [IoSliceMut::new(read)], waits).await?;
+        for part in &mut self.parts {
+            let (at, bytes) = ((part.slot.index() - first.index()) * PAGE_SIZE, part.prepared.bytes_mut());
+            bytes.copy_from_slice(&read[at..at + bytes.len()]);
+        }
+        Ok(())
     }
 }
 
@@ -96,7 +97,7 @@ impl<'t> Run<'t> {
 ///
 /// # Errors
 /// When the device cannot return the content.
-pub(crate) fn read_parts(
+pub(crate) async fn read_parts(
     engine: &Engine,
     block: &mut Block<'_>,
     folios: impl Iterator<Item = usize>,
@@ -111,7 +112,7 @@ pub(crate) fn read_parts(
             continue;
         }
         if order < PIECE && block.piece_hash(page / PIECE.nr_pages()).is_some() {
-            block.hash_pages(page / PIECE.nr_pages() * PIECE.nr_pages(), &mut [])?;
+            block.hash_pages(page / PIECE.nr_pages() * PIECE.nr_pages(), &mut []).await?;
         }
         swapped.push((slot, index));
     }
@@ -120,14 +121,14 @@ pub(crate) fn read_parts(
     for (slot, index) in swapped {
         let Some(prepared) = spare_frame(engine, order, cpu) else { break };
         if !run.reaches(slot, order.nr_pages(), engine.swap())
-            && let Err(error) = read_run(engine, block, std::mem::take(&mut run), arrival)
+            && let Err(error) = read_run(engine, block, std::mem::take(&mut run), arrival).await
         {
             engine.ram().release(prepared.into_frame());
             return Err(error);
         }
         run.push(Part { slot, index, prepared });
     }
-    read_run(engine, block, run, arrival)
+    read_run(engine, block, run, arrival).await
 }
 
 /// Swaps in a page of a block split into pages, and those of its group that come in the same request. Takes only
@@ -135,7 +136,7 @@ pub(crate) fn read_parts(
 ///
 /// # Errors
 /// When the device cannot return the content.
-pub(crate) fn read_around(
+pub(crate) async fn read_around(
     engine: &Engine,
     block: &mut Block<'_>,
     page: usize,
@@ -165,7 +166,7 @@ pub(crate) fn read_around(
         }
     }
     engine.policy().read_neighbours(block, run.parts.len().saturating_sub(1));
-    read_run(engine, block, run, Arrival::Around(page))
+    read_run(engine, block, run, Arrival::Around(page)).await
 }
 
 /// Frames for a folio that is read ahead, if they can be spared.
@@ -179,7 +180,7 @@ fn spare_frame(engine: &Engine, order: Order, cpu: CpuId) -> Option<Prepared<'_>
 ///
 /// # Errors
 /// The device cannot return a piece with one hash. It was tried again.
-fn fill(engine: &Engine, block: &mut Block<'_>, run: &mut Run<'_>) -> Result<bool, SwapInError> {
+async fn fill(engine: &Engine, block: &mut Block<'_>, run: &mut Run<'_>) -> Result<bool, SwapInError> {
     let order = block.order();
     let page = run.parts[0].index * order.nr_pages();
     if order < PIECE && block.piece_hash(page / PIECE.nr_pages()).is_some() {
@@ -190,9 +191,9 @@ fn fill(engine: &Engine, block: &mut Block<'_>, run: &mut Run<'_>) -> Result<boo
                 bytes.copy_from_slice(&read[at..][..bytes.len()]);
             }
         };
-        return block.read_piece(page, bring).map(|()| true);
+        return block.read_piece(page, bring).await.map(|()| true);
     }
-    let read = run.read(engine);
+    let read = run.read(engine, block.waits()).await;
     let is_read = read.is_ok();
     if let Err(error) = read
         && !run.has_gaps
@@ -202,12 +203,17 @@ fn fill(engine: &Engine, block: &mut Block<'_>, run: &mut Run<'_>) -> Result<boo
     Ok(is_read)
 }
 
-fn read_run(engine: &Engine, block: &mut Block<'_>, mut run: Run<'_>, arrival: Arrival) -> Result<(), SwapInError> {
+async fn read_run(
+    engine: &Engine,
+    block: &mut Block<'_>,
+    mut run: Run<'_>,
+    arrival: Arrival,
+) -> Result<(), SwapInError> {
     if run.parts.is_empty() {
         return Ok(());
     }
     let order = block.order();
-    let is_read = match fill(engine, block, &mut run) {
+    let is_read = match fill(engine, block, &mut run).await {
         Ok(is_read) => is_read,
         Err(error) => {
             run.parts.into_iter().for_each(|part| engine.ram().release(part.prepared.into_frame()));
@@ -219,7 +225,7 @@ fn read_run(engine: &Engine, block: &mut Block<'_>, mut run: Run<'_>, arrival: A
         let bytes = prepared.bytes_mut();
         if !is_read || !checksum::verify(block, index * order.nr_pages(), bytes) {
             // One unreadable folio must not lose the others: read each alone.
-            let read = block.read_folio(index, slot, bytes, &mut Stopwatch::still());
+            let read = block.read_folio(index, slot, bytes, &mut Stopwatch::still()).await;
             if read.is_err() {
                 engine.ram().release(prepared.into_frame());
                 result = read;
@@ -247,7 +253,7 @@ fn read_run(engine: &Engine, block: &mut Block<'_>, mut run: Run<'_>, arrival: A
 ///
 /// # Errors
 /// When the device cannot return the content.
-pub(crate) fn gather(
+pub(crate) async fn gather(
     engine: &Engine,
     block: &mut Block<'_>,
     taken: Option<Taken>,
@@ -258,7 +264,10 @@ pub(crate) fn gather(
         engine.stats().swpin_fallback.add(Order::HUGE, 1);
         engine.compactor().want_whole();
     }
-    let is_whole = taken.map_or(Ok(false), |taken| block.gather(taken, list, watch))?;
+    let is_whole = match taken {
+        Some(taken) => block.gather(taken, list, watch).await?,
+        None => false,
+    };
     if is_whole {
         engine.policy().note_swap_in(block, 0, engine.ram());
     }

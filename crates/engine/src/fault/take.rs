@@ -1,5 +1,7 @@
 //! Takes frames for a fault, which waits until it has some: free ones, those of clean folios, or frames from direct
-//! reclaim. It gives up its block's lock while it waits: the folios that can be reclaimed may all be of such blocks.
+//! reclaim. It gives up its block's lock while it waits: the folios that can be reclaimed may all be of such blocks. A
+//! fault that waits by turns leaves reclaim to the threads for it, because that may wait for a device; but while a thread
+//! forks, those wait for the fault.
 
 use std::mem::discriminant;
 use std::time::{Duration, Instant};
@@ -13,6 +15,7 @@ use crate::engine::Engine;
 use crate::process::cpu::current_cpu;
 use crate::process::fatal;
 use crate::process::stopwatch::Stopwatch;
+use crate::process::turns::Waits;
 use crate::reclaim::evict;
 use crate::reclaim::kept;
 
@@ -24,6 +27,12 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 const COMPRESSING: Duration = Duration::from_millis(1);
 const MOST_COMPRESSING: Duration = Duration::from_millis(20);
 
+/// How long a fault waits for frames before it looks what to do next.
+const MOST_ASLEEP: Duration = Duration::from_millis(2);
+
+/// The same, if it leaves reclaim to others: longer than a write takes.
+const MOST_RECLAIMING: Duration = Duration::from_millis(20);
+
 /// A fault's block was changed by others while the fault waited for frames. The fault is to look at it again.
 #[derive(Debug)]
 pub struct Changed;
@@ -34,7 +43,7 @@ pub struct Changed;
 ///
 /// # Errors
 /// [`Changed`]: nothing was taken.
-pub(crate) fn take_frames(
+pub(crate) async fn take_frames(
     engine: &Engine,
     order: Order,
     block: &mut Block<'_>,
@@ -65,30 +74,61 @@ pub(crate) fn take_frames(
                     wait_for_devices_or_end(engine, shortage.freed());
                 }
                 watch.long_part(Phase::Frame);
-                let reclaimed = await_compressed(engine, shortage.freed()) || evict::reclaim_directly(engine, order);
+                let reclaimed = match block.waits() {
+                    Waits::Asleep => {
+                        await_compressed(engine, shortage.freed()) || evict::reclaim_directly(engine, order)
+                    }
+                    Waits::ByTurns(_) if engine.gate().is_closed() => evict::reclaim_directly(engine, order),
+                    Waits::ByTurns(_) => {
+                        let _awaited = engine.ram().await_frames(order);
+                        wait_unlocked(engine, order, block, page, shortage.freed(), MOST_RECLAIMING).await?
+                    }
+                };
                 watch.lap(Phase::Reclaim);
                 if !reclaimed {
                     if order == Order::HUGE && ram.zones().class_counts(Size::Small).in_use() > 0 {
                         return Ok(None); // small folios use the frames
                     }
                     ram.zones().keep_whole(0); // nothing else is left
-                    wait_unlocked(engine, block, page, shortage.freed())?;
+                    wait_unlocked(engine, order, block, page, shortage.freed(), MOST_ASLEEP).await?;
                 }
             }
         }
     }
 }
 
-/// Waits for a moment for frames, with the block unlocked. `freed`: the count of freed frames when there were none.
-fn wait_unlocked(engine: &Engine, block: &mut Block<'_>, page: usize, freed: u32) -> Result<(), Changed> {
+/// Waits for freed frames for a folio, for `most` at most, with the block unlocked. `freed`: their count when there
+/// were none.
+/// `false`: none was freed. By turns, also the beginning of a fork ends the wait.
+async fn wait_unlocked(
+    engine: &Engine,
+    order: Order,
+    block: &mut Block<'_>,
+    page: usize,
+    freed: u32,
+    most: Duration,
+) -> Result<bool, Changed> {
     let seen = |block: &Block<'_>| {
         let state = discriminant(&block.state(block.index_of(page)));
         let sealed = (block.is_sealed(page), block.sealed_order());
         (block.order(), state, sealed, block.pinned, engine.table().is_open(block.id()))
     };
-    let before = seen(block);
-    block.pause(|| engine.ram().frame_freed().wait_for(freed, Duration::from_millis(2)));
-    if seen(block) == before { Ok(()) } else { Err(Changed) }
+    let (before, end) = (seen(block), Instant::now() + most);
+    let frames = engine.ram().frame_freed();
+    let is_closed = engine.gate().is_closed();
+    let is_over = || {
+        let has_changed = frames.now() != freed || engine.gate().is_closed() != is_closed;
+        (has_changed || Instant::now() > end).then_some(())
+    };
+    let waits = block.waits();
+    let wait = async {
+        // The clean folios may all be of this very block.
+        if !engine.ram().evict_standby(engine.table(), order) {
+            waits.until(|| frames.wait_for(freed, most), is_over).await;
+        }
+    };
+    block.pause(wait).await;
+    if seen(block) == before { Ok(frames.now() != freed) } else { Err(Changed) }
 }
 
 /// Leaves compression to the reclaim threads, and waits for the first frame that they free. `false`: no device
@@ -149,7 +189,7 @@ fn give_up(engine: &Engine) -> ! {
 ///
 /// # Errors
 /// As [`take_frames`].
-pub(super) fn supply(
+pub(super) async fn supply(
     engine: &Engine,
     block: &mut Block<'_>,
     page: usize,
@@ -157,7 +197,7 @@ pub(super) fn supply(
 ) -> Result<(usize, Taken), Changed> {
     loop {
         let order = block.order();
-        if let Some(taken) = take_frames(engine, order, block, page, watch)? {
+        if let Some(taken) = take_frames(engine, order, block, page, watch).await? {
             return Ok((block.index_of(page), taken));
         }
         engine.stats().swpin_fallback.add(order, 1);

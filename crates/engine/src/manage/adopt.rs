@@ -20,6 +20,7 @@ use crate::engine::Engine;
 use crate::fault::take::{Changed, take_frames};
 use crate::manage::pages::{self, BLOCK_BYTES, blocks_of, pages_in};
 use crate::process::stopwatch::Stopwatch;
+use crate::process::turns::asleep;
 
 /// Content of pages that a folio lacks.
 static ZEROS: [u8; PIECE.bytes()] = [0; PIECE.bytes()];
@@ -107,7 +108,7 @@ fn adopt_in(engine: &Engine, id: BlockId, pages: &Range<usize>, filled: &[bool])
 /// is to be looked at again.
 fn give_frames(engine: &Engine, block: &mut Block<'_>, page: usize, is_filled: &impl Fn(usize) -> bool) -> bool {
     let order = block.order();
-    let taken = match take_frames(engine, order, block, page, &mut Stopwatch::still()) {
+    let taken = match asleep(take_frames(engine, order, block, page, &mut Stopwatch::still())) {
         Ok(Some(taken)) => taken,
         Ok(None) => {
             block.divide(if order > PIECE { PIECE } else { Order::PAGE });

@@ -13,6 +13,7 @@ use crate::engine::Engine;
 use crate::fault::flow::Fault;
 use crate::manage::pages;
 use crate::process::fatal;
+use crate::process::turns::{Waits, asleep};
 
 /// Hands the managed parts of a range over to the kernel. What has left RAM comes in; pages without content stay
 /// missing. Returns the parts that stay managed: their content is lost.
@@ -68,7 +69,8 @@ fn hand_over_pages(engine: &Engine, id: BlockId, pages: &Range<usize>, thread: u
         let mut block = engine.lock(id);
         block.make_apart(pages);
         if let Some(page) = first_out(&block, pages) {
-            match Fault::new(engine, page, thread).run(pass, Some(block)) {
+            drop(block);
+            match asleep(Fault::new(engine, page, thread, Waits::Asleep).run(pass)) {
                 Ok(_) => continue,
                 Err(error) => return fatal::say(&error.to_string()),
             }

@@ -20,6 +20,7 @@ use crate::compact::compactd;
 use crate::engine::Engine;
 use crate::manage::pages;
 use crate::process::fatal;
+use crate::process::turns::asleep;
 
 /// The entries of a managed range, out of the table.
 struct Lifted {
@@ -195,7 +196,7 @@ fn lift(engine: &Engine, id: BlockId, pages: Range<usize>, purpose: Purpose) -> 
         let piece = page / PIECE.nr_pages();
         let is_out = |page: usize| matches!(block.state(page), State::Swapped(_));
         if is_out(page) && is_out(piece * PIECE.nr_pages()) && block.piece_hash(piece).is_some() {
-            let hashed = block.hash_pages(page, &mut []);
+            let hashed = asleep(block.hash_pages(page, &mut []));
             if hashed.is_err() && purpose != Purpose::Drop {
                 return None;
             }

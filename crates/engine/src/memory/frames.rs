@@ -17,6 +17,7 @@ use folioswap_sys::memory::{self, Reservation};
 
 use crate::config::error::Error;
 use crate::process::lent::Lent;
+use crate::process::turns::Waits;
 
 /// Huge pages that may be made at the same time; each zone has at least one place for it.
 const NURSERY_BLOCKS: usize = 8;
@@ -29,9 +30,9 @@ pub(crate) fn bytes_behind_homes(nr_zones: usize) -> usize {
     (NURSERY_BLOCKS.max(nr_zones) + SMALL_NURSERY_BLOCKS.max(nr_zones) + 1) * Order::HUGE.bytes()
 }
 
-/// Threads that may use scratch memory at the same time.
-const SCRATCHES: usize = 4;
-/// Pages of scratch memory that one thread uses.
+/// Folios that may be read by way of scratch memory at the same time.
+const SCRATCHES: usize = 8;
+/// Pages of scratch memory for one of them.
 pub(crate) const SCRATCH_PAGES: usize = 64;
 const SCRATCH_BYTES: usize = SCRATCH_PAGES * PAGE_SIZE;
 
@@ -253,14 +254,13 @@ impl Frames {
         std::ptr::slice_from_raw_parts_mut(self.home(frame) as *mut u8, order.bytes())
     }
 
-    /// Lends [`SCRATCH_PAGES`] pages of memory.
-    pub fn with_scratch<R>(&self, work: impl FnOnce(&mut [u8]) -> R) -> R {
-        self.lent_scratch.with(|&mut addr| {
-            assert!((self.scratch.addr()..self.scratch.addr() + self.scratch.len()).contains(&addr));
-            // SAFETY: a part of the reservation (asserted), readable and writable anonymous memory. It was taken from
-            // the list of unused parts, and returns there after the borrow has ended.
-            work(unsafe { std::slice::from_raw_parts_mut(addr as *mut u8, SCRATCH_BYTES) })
-        })
+    /// Lends scratch memory: `SCRATCH_PAGES` pages of anything. The caller waits for nothing but a read before it
+    /// gives that back.
+    pub async fn scratch(&self, waits: Waits<'_>) -> Scratch<'_> {
+        let lent = &self.lent_scratch;
+        let addr = waits.until(|| lent.take(), || lent.try_take()).await;
+        assert!((self.scratch.addr()..self.scratch.addr() + self.scratch.len()).contains(&addr));
+        Scratch { lent, addr }
     }
 
     /// Gives a pageblock's memory back to the kernel.
@@ -314,5 +314,25 @@ impl Prepared<'_> {
     /// The frames, to be given to the folio or back to the zone.
     pub fn into_frame(self) -> FrameId {
         self.frame
+    }
+}
+
+/// Scratch memory that is lent. Given back when it is dropped.
+pub(crate) struct Scratch<'f> {
+    lent: &'f Lent<usize>,
+    addr: usize,
+}
+
+impl Scratch<'_> {
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: a part of the reservation ([`Frames::scratch`]), readable and writable anonymous memory, lent to this
+        // value alone; borrowed with it.
+        unsafe { std::slice::from_raw_parts_mut(self.addr as *mut u8, SCRATCH_BYTES) }
+    }
+}
+
+impl Drop for Scratch<'_> {
+    fn drop(&mut self) {
+        self.lent.give_back(self.addr);
     }
 }

@@ -42,8 +42,22 @@ pub(crate) struct Ram {
     nr_evictions: AtomicU32,
     reclaim_wanted: Event,
     frame_freed: Event,
+    /// Pages that threads wait for which leave reclaim to others.
+    nr_awaited: AtomicUsize,
     begin: OnceLock<Begin>,
     begins_when_short: AtomicBool,
+}
+
+/// A thread waits for frames for a folio of this order.
+pub(crate) struct Awaited<'r> {
+    ram: &'r Ram,
+    order: Order,
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.ram.nr_awaited.fetch_sub(self.order.nr_pages(), Ordering::Relaxed);
+    }
 }
 
 /// Starts what was not started before memory ran short.
@@ -79,6 +93,7 @@ impl Ram {
             nr_evictions: AtomicU32::new(0),
             reclaim_wanted: Event::default(),
             frame_freed: Event::default(),
+            nr_awaited: AtomicUsize::new(0),
             begin: OnceLock::new(),
             begins_when_short: AtomicBool::new(false),
         })
@@ -168,6 +183,19 @@ impl Ram {
             self.begins_when_short.fetch_or(!has_begun, Ordering::Relaxed);
         }
         &self.reclaim_wanted
+    }
+
+    /// Has the reclaim threads free frames for a folio of this order besides those that they keep free, as long as the
+    /// result lives.
+    pub fn await_frames(&self, order: Order) -> Awaited<'_> {
+        self.nr_awaited.fetch_add(order.nr_pages(), Ordering::Relaxed);
+        self.reclaim_wanted().signal();
+        Awaited { ram: self, order }
+    }
+
+    /// Pages that reclaim is to free besides those that it keeps free.
+    pub fn nr_awaited(&self) -> usize {
+        self.nr_awaited.load(Ordering::Relaxed)
     }
 
     /// In a forked child: has reclaim started by `begin` when frames first run short. `begin` may be called by any

@@ -13,6 +13,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use folioswap_core::{BlockId, FolioId, FolioTable, HashKey, Locked, Order, RangeSet};
 
+use crate::process::turns::Waits;
+
 /// Bits of a user address.
 const ADDRESS_BITS: u32 = 47;
 
@@ -122,8 +124,9 @@ impl Table {
     }
 
     /// Waits until what is managed does not change. Returns how many changes there were.
-    pub fn wait_for_change(&self) -> u64 {
-        drop(self.changing.lock().expect("nothing panics under this lock"));
+    pub async fn nr_changes(&self, waits: Waits<'_>) -> u64 {
+        let lock = || drop(self.changing.lock().expect("nothing panics under this lock"));
+        waits.until(lock, || self.changing.try_lock().is_ok().then_some(())).await;
         self.nr_changes.load(Ordering::SeqCst)
     }
 

@@ -85,7 +85,6 @@ impl Ram {
     }
 
     /// As [`Ram::evict_standby_of`], in any zone.
-    #[cfg(test)]
     pub fn evict_standby(&self, table: &Table, order: Order) -> bool {
         self.evict_standby_near(table, current_cpu(), order)
     }

@@ -23,11 +23,16 @@ impl<T> Lent<T> {
     pub fn take(&self) -> T {
         loop {
             let seen = self.given_back.now();
-            if let Some(one) = self.here().pop() {
+            if let Some(one) = self.try_take() {
                 return one;
             }
             self.given_back.wait(seen);
         }
+    }
+
+    /// Takes an object, unless all are lent.
+    pub fn try_take(&self) -> Option<T> {
+        self.here().pop()
     }
 
     /// Gives an object back. Does not allocate: the pool had room for it before.

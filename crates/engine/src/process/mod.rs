@@ -8,4 +8,5 @@ pub mod renewable;
 pub mod shared_stats;
 pub mod stopwatch;
 pub mod threads;
+pub mod turns;
 pub mod wakeup;

@@ -96,7 +96,8 @@ pub(crate) fn run(engine: &Engine, place: ReclaimThread) {
     }
 }
 
-/// Reclaims until the zone has as many frames available as the high watermark, or nothing more can be done.
+/// Reclaims until the zone has as many frames available as the high watermark and those that faults wait for, or
+/// nothing more can be done.
 fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: ReclaimThread) {
     let zone = &engine.ram().zones().all()[place.zone];
     let mut stuck = 0;
@@ -118,7 +119,9 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
         }
         let gave_back = !place.is_companion() && give_back_surplus(engine, zone);
         write_out::settle_rest(engine);
-        let target = |marks: Watermarks| marks.high - (marks.high - marks.low) * place.companion / MOST_THREADS;
+        let target = |marks: Watermarks| {
+            marks.high - (marks.high - marks.low) * place.companion / MOST_THREADS + engine.ram().nr_awaited()
+        };
         let is_short = zone.shortage_from(target) > in_flight_pages(writes);
         let step = if is_short && writes.has_room() { reclaim_one(engine, zone, writes, place) } else { Step::Stuck };
         drop(pass);

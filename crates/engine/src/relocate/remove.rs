@@ -18,6 +18,7 @@ use crate::block::Block;
 use crate::config::error::Error;
 use crate::engine::Engine;
 use crate::process::cpu::current_cpu;
+use crate::process::turns::asleep;
 use crate::reclaim::evict::{self, Washed};
 use crate::reclaim::kept;
 use crate::swap::block::{Buffer, SlotRun};
@@ -194,7 +195,7 @@ pub(crate) fn carry_run(
     buffer: &mut Buffer,
 ) -> Result<bool, Stuck> {
     let order = block.order();
-    block.hash_run_by_pages(run).map_err(Stuck::Lost)?;
+    asleep(block.hash_run_by_pages(run)).map_err(Stuck::Lost)?;
     let nr_folios = run.pages.len() >> order.exponent();
     let mut places: Vec<SlotId> = (0..nr_folios).map_while(|_| slot_elsewhere(engine, order)).collect();
     if places.is_empty() {
@@ -205,7 +206,7 @@ pub(crate) fn carry_run(
         }
     }
     let bytes = buffer.pages(run.pages.len());
-    if let Err(lost) = block.read_run_checked(run, bytes) {
+    if let Err(lost) = asleep(block.read_run_checked(run, bytes)) {
         places.into_iter().for_each(|slot| engine.swap().put_back_slots(slot, order));
         return Err(Stuck::Lost(lost));
     }

@@ -21,6 +21,7 @@ use crate::device::checksum;
 use crate::engine::Engine;
 use crate::process::cpu::current_cpu;
 use crate::process::fatal::EndOnPanic;
+use crate::process::turns::asleep;
 use crate::swap::block::Buffer;
 use crate::swap::space::fronts::HIGH;
 
@@ -141,7 +142,7 @@ fn write_back(engine: &Engine, id: BlockId, front: DeviceId, behind: &[DeviceId]
         run.pages.end = run.pages.start + (places.len() << order.exponent());
         page = run.pages.end;
         let bytes = buffer.pages(run.pages.len());
-        if block.read_run_alone(&run, bytes).is_err() {
+        if asleep(block.read_run_alone(&run, bytes)).is_err() {
             // A thread that needs it will get the error.
             places.into_iter().for_each(|slot| engine.swap().put_back_slots(slot, order));
             continue;

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,14 +13,11 @@ use folioswap_sys::uffd::Userfaultfd;
 use crate::process::renewable::Renewable;
 use crate::process::wakeup::Event;
 
-/// The userfaultfd of an arena, its queues of faults and readahead, and its lost pages.
+/// The userfaultfd of an arena, its queue of readahead, and its lost pages.
 pub(crate) struct Faults {
     uffd: Arc<Userfaultfd>,
     lost: Lost,
     reads: Renewable<ReadQueue>,
-    /// A monitor thread polls for the next fault instead of sleeping.
-    on_watch: AtomicBool,
-    device_faults: Renewable<DeviceFaults>,
     /// How long a thread waits for a frame before it looks for the cause.
     patience: Duration,
     /// 1 + the count of freed frames at the last message about waiting for devices: each stall is reported once.
@@ -33,8 +30,6 @@ impl Faults {
             uffd,
             lost: Lost::default(),
             reads: Renewable::new(ReadQueue::new()),
-            on_watch: AtomicBool::new(false),
-            device_faults: Renewable::new(DeviceFaults::default()),
             patience,
             stall_said: AtomicU64::new(0),
         }
@@ -52,25 +47,9 @@ impl Faults {
         &self.reads
     }
 
-    pub fn device_faults(&self) -> &DeviceFaults {
-        &self.device_faults
-    }
-
-    /// Lets one monitor thread at a time poll for the next fault. `None`: another one does.
-    pub fn watch<R>(&self, poll: impl FnOnce() -> Option<R>) -> Option<R> {
-        if self.on_watch.swap(true, Ordering::Acquire) {
-            return None;
-        }
-        let seen = poll();
-        self.on_watch.store(false, Ordering::Release);
-        seen
-    }
-
     /// In a forked child: no thread waits for anything.
     pub fn forget_threads(&self) {
-        self.on_watch.store(false, Ordering::Relaxed);
         self.reads.renew(ReadQueue::new());
-        self.device_faults.renew(DeviceFaults::default());
     }
 
     pub fn patience(&self) -> Duration {
@@ -136,52 +115,6 @@ impl Lost {
 
     pub fn blocks(&self) -> Vec<BlockId> {
         self.blocks.lock().expect("nothing panics under this lock").keys().copied().collect()
-    }
-}
-
-/// Threads that may wait for a device at the same time.
-pub(crate) const NR_WAITING: usize = 8;
-
-/// A fault that the kernel reported.
-#[derive(Clone, Copy)]
-pub(crate) struct Reported {
-    pub addr: usize,
-    pub thread: u32,
-}
-
-/// Faults that may wait for a device, or for reclaim to write to one before a frame is free. At most [`NR_WAITING`] of
-/// them are resolved at a time, each by the thread that read it. A thread that reads a further one queues it here, and
-/// the resolving threads take it from the queue when they are done.
-#[derive(Default)]
-pub(crate) struct DeviceFaults(Mutex<Waiting>);
-
-#[derive(Default)]
-struct Waiting {
-    nr_resolving: usize,
-    queue: VecDeque<Reported>,
-}
-
-impl DeviceFaults {
-    /// Whether the calling thread resolves this fault, and must then call [`DeviceFaults::next`]. If not, the fault was
-    /// queued.
-    pub fn begin(&self, fault: Reported) -> bool {
-        let mut waiting = self.0.lock().expect("nothing panics under this lock");
-        if waiting.nr_resolving == NR_WAITING {
-            waiting.queue.push_back(fault);
-            return false;
-        }
-        waiting.nr_resolving += 1;
-        true
-    }
-
-    /// The next queued fault for a thread that has resolved one. `None` ends its turn.
-    pub fn next(&self) -> Option<Reported> {
-        let mut waiting = self.0.lock().expect("nothing panics under this lock");
-        let next = waiting.queue.pop_front();
-        if next.is_none() {
-            waiting.nr_resolving -= 1;
-        }
-        next
     }
 }
 

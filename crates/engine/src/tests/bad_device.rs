@@ -1,14 +1,15 @@
 //! Tests of devices that fail or return wrong bytes: no content is lost silently.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, PipeWriter};
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use folioswap_core::{BlockId, CpuId, FolioId, Order, PAGE_SIZE, PIECE, SlotId, State};
+use folioswap_sys::descriptor::Descriptor;
 
 use crate::arena::Arena;
 use crate::arena::advice::{self, Advice};
@@ -17,6 +18,7 @@ use crate::config::error::Error;
 use crate::config::folio_size::FolioSize;
 use crate::device::{Device, DeviceSpec, RamDevice};
 use crate::fault::flow::Fault;
+use crate::process::turns::{Waits, asleep};
 use crate::process::wakeup::comes_true;
 use crate::swap::health::{DeviceErrors, DeviceState};
 use crate::swap::space::DeviceInfo;
@@ -36,27 +38,20 @@ pub(crate) struct Faults {
     pub bad_page: AtomicUsize,
     /// The device is gone.
     gone: AtomicBool,
-    /// Whether reads hang, and how many are hanging.
-    hung: Mutex<(bool, usize)>,
-    works_again: Condvar,
+    /// Reads by a ring hang: they read from this pipe.
+    hung: Mutex<Option<(Descriptor, PipeWriter)>>,
 }
 
 impl Faults {
-    pub fn hang(&self, hung: bool) {
-        self.hung.lock().unwrap().0 = hung;
-        self.works_again.notify_all();
+    /// Lets reads by a ring hang from now on.
+    pub fn hang(&self) {
+        let (reader, writer) = io::pipe().unwrap();
+        *self.hung.lock().unwrap() = Some((Descriptor::hidden(reader.into()).unwrap(), writer));
     }
 
-    /// Reads that hang.
-    pub fn nr_hung(&self) -> usize {
-        self.hung.lock().unwrap().1
-    }
-
-    fn wait_while_hung(&self) {
-        let mut hung = self.hung.lock().unwrap();
-        hung.1 += 1;
-        let mut hung = self.works_again.wait_while(hung, |hung| hung.0).unwrap();
-        hung.1 -= 1;
+    /// Ends that: the pipe ends, so reads come back short.
+    pub fn go_on(&self) {
+        *self.hung.lock().unwrap() = None;
     }
 
     fn error(&self, failing: &AtomicUsize) -> io::Result<()> {
@@ -85,7 +80,6 @@ impl Device for BadDevice {
     }
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        self.faults.wait_while_hung();
         self.faults.error(&self.faults.failing_reads)?;
         let bad_page = self.faults.bad_page.load(Ordering::SeqCst);
         let meets_bad = (offset as usize..offset as usize + bytes.len()).contains(&bad_page);
@@ -106,7 +100,7 @@ impl Device for BadDevice {
     }
 
     fn fd(&self) -> Option<RawFd> {
-        None
+        self.faults.hung.lock().unwrap().as_ref().map(|(reader, _)| reader.number())
     }
 
     fn name(&self) -> String {
@@ -185,7 +179,7 @@ fn a_failed_write_of_many_folios_is_tried_for_each() {
 /// The error of a fault of a thread that touches a folio on a bad device, if there is one.
 fn touch(arena: &Arena, folio: FolioId) -> Result<(), String> {
     let engine = arena.engine();
-    let resolved = Fault::new(engine, folio, 1).run(engine.gate().enter(1), None);
+    let resolved = asleep(Fault::new(engine, folio, 1, Waits::Asleep).run(engine.gate().enter(1)));
     resolved.map(drop).map_err(|error| error.to_string())
 }
 

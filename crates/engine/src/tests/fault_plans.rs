@@ -20,6 +20,7 @@ use crate::config::folio_size::FolioSize;
 use crate::device::{Codec, Device, Opened, RamDevice, ZramDevice};
 use crate::fault::flow::Fault;
 use crate::process::fatal;
+use crate::process::turns::{Waits, asleep};
 use crate::tests::faulty::{self, Faulty, Plan, one_in};
 
 /// Plans that run by default.
@@ -213,7 +214,8 @@ impl Program {
         let addr = self.region.as_ptr() as usize + page * PAGE_SIZE;
         let folio = engine.table().page_at(addr);
         loop {
-            if let Err(error) = Fault::new(engine, engine.table().page_at(addr), 1).run(engine.gate().enter(1), None) {
+            let fault = Fault::new(engine, engine.table().page_at(addr), 1, Waits::Asleep);
+            if let Err(error) = asleep(fault.run(engine.gate().enter(1))) {
                 let text = error.to_string();
                 assert!(text.contains(&format!("{addr:#x}")) && text.contains("bad"), "{text}");
                 self.nr_lost += 1;
@@ -271,7 +273,8 @@ fn touch_at_random(arena: &Arena, addr: usize, len: usize, seed: u64, is_done: &
             return;
         }
         let page = engine.table().page_at(addr + numbers.usize(..len / PAGE_SIZE) * PAGE_SIZE);
-        let _ = Fault::new(engine, page, 2).run(engine.gate().enter(2), None); // the first thread checks for losses
+        let fault = Fault::new(engine, page, 2, Waits::Asleep);
+        let _ = asleep(fault.run(engine.gate().enter(2))); // the first thread checks for losses
         std::thread::yield_now();
     }
 }

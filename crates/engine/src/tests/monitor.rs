@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use folioswap_core::{BLOCK_PAGES, BlockId, Order, PAGE_SIZE, State};
-use folioswap_sys::signals;
+use folioswap_sys::{signals, uring};
 
 use crate::arena::Arena;
 use crate::arena::advice::Advice;
@@ -59,6 +59,9 @@ fn state(arena: &Arena, region: &Region, at: usize) -> State {
 #[test]
 fn faults_that_need_no_device_are_not_behind_those_that_wait_for_one() {
     const NR_WAITING: usize = 24;
+    if let Err(error) = uring::probe() {
+        return println!("SKIP reads that hang: {error}");
+    }
     let Some((arena, faults)) = monitored(64 * MIB) else { return };
     let waiting = filled(&arena, NR_WAITING * 2 * MIB, Order::PAGE);
     send_out(&arena);
@@ -68,21 +71,21 @@ fn faults_that_need_no_device_are_not_behind_those_that_wait_for_one() {
         matches!(state(&arena, &standby, 0), State::Standby(_))
     });
     let fresh = arena.map(2 * MIB).unwrap();
-    faults.hang(true);
+    faults.hang();
     let (done, is_done) = mpsc::channel();
     thread::scope(|scope| {
         let waiting = &waiting;
         for block in 0..NR_WAITING {
             scope.spawn(move || assert!(page_is_right(waiting, block * 2 * MIB)));
         }
-        comes_true("as many reads hang as are made at once", || faults.nr_hung() >= 8);
+        comes_true("all of them are read at once", || arena.devices()[0].io.in_flight == NR_WAITING as u64);
         scope.spawn(|| {
             assert!(page_is_right(&standby, 0));
             assert_eq!(fresh[0], 0);
             done.send(()).unwrap();
         });
         let passed_by = is_done.recv_timeout(LIMIT);
-        faults.hang(false);
+        faults.go_on();
         assert!(passed_by.is_ok(), "a first touch waits for reads that hang");
     });
 }

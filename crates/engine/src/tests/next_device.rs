@@ -15,6 +15,7 @@ use crate::device::{Device, FileDevice};
 use crate::engine::Engine;
 use crate::fault::runs::{self, Arrival};
 use crate::process::stopwatch::Stopwatch;
+use crate::process::turns::asleep;
 use crate::reclaim::evict;
 use crate::reclaim::write_out::{self, Batch};
 use crate::swap::block::Buffer;
@@ -131,7 +132,7 @@ fn what_lies_on_two_devices_is_gathered_from_both() {
     let mut locked = lock(engine, &words);
     swap_two_out(engine, &mut locked);
     let taken = engine.ram().try_take(engine.table(), Order::HUGE, 0);
-    let gathered = runs::gather(engine, &mut locked, taken, List::Inactive, &mut Stopwatch::still());
+    let gathered = asleep(runs::gather(engine, &mut locked, taken, List::Inactive, &mut Stopwatch::still()));
     assert!(gathered.is_ok_and(|gathered| gathered), "all of it can be read");
     drop(locked);
     assert!(words.iter().enumerate().all(|(at, &word)| word == (at * 8 / PAGE_SIZE) as u64 + 1));
@@ -144,7 +145,8 @@ fn what_lies_on_two_devices_is_read_ahead_from_both() {
     let engine = arena.engine();
     let mut locked = lock(engine, &words);
     swap_two_out(engine, &mut locked);
-    assert!(runs::read_parts(engine, &mut locked, 0..BLOCK_PAGES, Arrival::Mapped, CpuId::new(0)).is_ok());
+    let read = runs::read_parts(engine, &mut locked, 0..BLOCK_PAGES, Arrival::Mapped, CpuId::new(0));
+    assert!(asleep(read).is_ok());
     assert!((0..2).all(|page| matches!(locked.state(page), State::Resident(_))));
     drop(locked);
     assert!(words.iter().enumerate().all(|(at, &word)| word == (at * 8 / PAGE_SIZE) as u64 + 1));

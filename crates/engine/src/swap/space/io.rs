@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use folioswap_core::{Direction, Locked, Order, SlotId};
+use folioswap_sys::uring::Start;
 
 use crate::device::checksum;
 use crate::device::{Device, RamDevice, Refusal};
 use crate::process::cpu::current_cpu;
 use crate::process::fatal;
+use crate::process::turns::{Turns, Waits, asleep};
 use crate::swap::figures::IoFigures;
 use crate::swap::health::{SwapInError, Trouble};
 use crate::swap::space::{At, SwapSpace};
@@ -24,6 +26,16 @@ pub(crate) struct Extent {
     pub most_bytes_at_once: usize,
     /// The device's I/O statistics, which count this I/O too.
     pub figures: Arc<IoFigures>,
+}
+
+impl Extent {
+    /// Reads `len` bytes from there, or fewer, and waits by turns.
+    async fn read(&self, pieces: &mut [IoSliceMut<'_>], len: usize, turns: &Turns) -> io::Result<usize> {
+        let begun = self.figures.begin();
+        let read = turns.read(self.fd, self.offset, pieces, Start::of(len, self.most_bytes_at_once)).await;
+        self.figures.end(begun, Direction::Read, read.as_ref().ok().copied().filter(|&len| len > 0));
+        read
+    }
 }
 
 /// Slots of a device that lies in memory.
@@ -53,15 +65,33 @@ impl InMemory<'_> {
 }
 
 impl SwapSpace {
+    /// Reads contiguous slots, and waits asleep.
     pub fn read(&self, slot: SlotId, bytes: &mut [u8]) -> io::Result<()> {
-        let at = self.at(slot);
-        at.figures.measure(Direction::Read, bytes.len(), || at.device.read(at.within.offset_bytes(), bytes))
+        asleep(self.read_pieces(slot, &mut [IoSliceMut::new(bytes)], Waits::Asleep))
     }
 
     /// Reads contiguous slots into several pieces of memory.
-    pub fn read_pieces(&self, slot: SlotId, pieces: &mut [IoSliceMut<'_>]) -> io::Result<()> {
-        let (at, len) = (self.at(slot), pieces.iter().map(|piece| piece.len()).sum());
-        at.figures.measure(Direction::Read, len, || at.device.read_pieces(at.within.offset_bytes(), pieces))
+    pub async fn read_pieces(
+        &self,
+        slot: SlotId,
+        mut pieces: &mut [IoSliceMut<'_>],
+        waits: Waits<'_>,
+    ) -> io::Result<()> {
+        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let mut done = 0;
+        if let Waits::ByTurns(turns) = waits
+            && turns.has_ring()
+            && let Some(extent) = self.extent(slot)
+        {
+            done = extent.read(pieces, len, turns).await?;
+            if done == len {
+                return Ok(());
+            }
+            IoSliceMut::advance_slices(&mut pieces, done); // it came back short
+        }
+        let (at, len) = (self.at(slot), len - done);
+        let offset = at.within.offset_bytes() + done as u64;
+        at.figures.measure(Direction::Read, len, || at.device.read_pieces(offset, pieces))
     }
 
     pub fn write(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
@@ -111,26 +141,31 @@ impl SwapSpace {
     ///
     /// # Errors
     /// When both tries failed, or the device is gone.
-    pub fn read_verified(
+    pub async fn read_verified(
         &self,
         addr: usize,
         slot: SlotId,
         bytes: &mut [u8],
         first: Option<Result<(), Trouble>>,
         is_right: impl Fn(&[u8]) -> bool,
+        waits: Waits<'_>,
     ) -> Result<(), SwapInError> {
-        let mut attempt = || {
-            self.read(slot, bytes)?;
-            Trouble::unless(is_right(bytes))
-        };
-        let Err(mut trouble) = first.unwrap_or_else(&mut attempt) else { return Ok(()) };
-        self.note_trouble(slot, &trouble, false);
-        if !trouble.means_device_gone() {
-            let Err(second) = attempt() else { return Ok(()) };
-            trouble = second;
-            self.note_trouble(slot, &trouble, true);
+        let mut result = first;
+        for is_again in [false, true] {
+            let tried = match result.take() {
+                Some(tried) => tried,
+                None => {
+                    let read = self.read_pieces(slot, &mut [IoSliceMut::new(bytes)], waits).await;
+                    read.map_err(Trouble::Read).and_then(|()| Trouble::unless(is_right(bytes)))
+                }
+            };
+            let Err(trouble) = tried else { return Ok(()) };
+            self.note_trouble(slot, &trouble, is_again);
+            if is_again || trouble.means_device_gone() {
+                return Err(SwapInError::new(addr, self.device_name(slot), trouble.to_string()));
+            }
         }
-        Err(SwapInError::new(addr, self.device_name(slot), trouble.to_string()))
+        unreachable!("the second try is the last")
     }
 
     /// Counts a failure of a slot's device. `again`: it was the second try of a read. Reports a device that is failing
