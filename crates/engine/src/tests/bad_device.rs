@@ -88,7 +88,7 @@ impl Device for BadDevice {
         }
         bytes.copy_from_slice(&self.bytes.lock().unwrap()[offset as usize..][..bytes.len()]);
         if self.faults.reads_lie.load(Ordering::SeqCst) {
-            bytes[bytes.len() / 2] ^= 1;
+            bytes.iter_mut().step_by(PAGE_SIZE).for_each(|byte| *byte ^= 1);
         }
         Ok(())
     }
