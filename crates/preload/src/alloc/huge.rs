@@ -15,6 +15,15 @@ use crate::{guard, state};
 /// Blocks of this size and above are mappings of their own. On average half of the last folio is wasted.
 const LEAST_BYTES: usize = 8 << 20;
 
+/// Bytes behind each block at least: the C library leaves as many behind its largest blocks, at most. Programs read and
+/// write a little too far.
+const SLACK: usize = 4096;
+
+/// The length of the mapping for a block of this size.
+fn len_for(size: usize) -> usize {
+    (size + SLACK).next_multiple_of(BLOCK_BYTES)
+}
+
 /// Block -> its length in bytes, a multiple of the folio size.
 static BLOCKS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
@@ -40,7 +49,7 @@ pub fn serves(size: usize, align: usize) -> bool {
 
 /// Allocates a zeroed block; null if there is no memory.
 pub fn allocate(size: usize) -> *mut u8 {
-    let len = size.next_multiple_of(BLOCK_BYTES);
+    let len = len_for(size);
     adopt::make_room(len);
     let _guard = guard::enter();
     let Some(space) = state::space() else { return std::ptr::null_mut() };
@@ -75,7 +84,7 @@ pub fn release(block: usize) -> bool {
 
 /// Resizes a block. `None`: the kernel does not; it is as it was.
 pub fn resize(block: usize, size: usize) -> Option<*mut u8> {
-    let new_len = size.next_multiple_of(BLOCK_BYTES);
+    let new_len = len_for(size);
     adopt::make_room(new_len.saturating_sub(len(block)?));
     let _guard = guard::enter();
     let _held = adopt::hold();
