@@ -643,8 +643,7 @@ impl<'t> Locked<'t> {
         self.id.page(index << self.order().exponent())
     }
 
-    /// Unlocks the block for a while. Others may change everything about it, until [`Locked::relock`] or
-    /// [`Locked::try_relock`].
+    /// Unlocks the block, until it is locked again. Others may change everything about it meanwhile.
     pub fn unlock(&mut self) {
         self.block = None;
     }

@@ -1,8 +1,8 @@
 //! The threads of an arena.
 //!
-//! A program that fits its budget, or ends soon, never needs most of them. So only those that deliver faults start at
-//! once, one that keeps zeroed pages in stock, and one that waits until memory first runs short. That one then starts
-//! the others.
+//! A program that fits its budget, or ends soon, never needs most of them. So only the one that delivers faults starts
+//! at once. When memory first runs short, or a zeroed page is first wanted, one more keeps those in stock, and one waits
+//! until memory does run short and then starts the others.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,16 +80,15 @@ impl Crew {
         self.threads.lock().expect("nothing panics under this lock")
     }
 
-    /// Starts the threads that are needed at once.
+    /// Starts what is needed at once.
     pub fn begin(self: &Arc<Self>) -> Result<(), Error> {
-        let mut threads = self.threads();
-        self.begin_monitors(&mut threads)?;
-        self.begin_others(&mut threads)
+        self.begin_monitors(&mut self.threads())?;
+        self.begin_others_late();
+        Ok(())
     }
 
     /// As [`Crew::begin`], in a forked child, which has none of its parent's threads. `threads`: [`Crew::threads`].
-    /// Only those that deliver faults start at once, the others when memory first runs short. `open_swap` is called
-    /// once faults are delivered, and returns why some swap could not be opened.
+    /// `open_swap` is called once faults are delivered, and returns why some swap could not be opened.
     pub fn begin_in_child(
         self: &Arc<Self>,
         mut threads: MutexGuard<'_, Vec<Thread>>,
@@ -102,9 +101,13 @@ impl Crew {
         std::mem::take(&mut *threads).into_iter().for_each(std::mem::forget);
         self.begin_monitors(&mut threads)?;
         *self.lacking.lock().expect("nothing panics under this lock") = open_swap();
+        self.begin_others_late();
+        Ok(())
+    }
+
+    fn begin_others_late(self: &Arc<Self>) {
         let crew = Arc::downgrade(self);
         self.engine.ram().begin_when_short(Box::new(move || crew.upgrade().is_none_or(|crew| crew.begin_late())));
-        Ok(())
     }
 
     fn begin_monitors(&self, threads: &mut Vec<Thread>) -> Result<(), Error> {
@@ -138,6 +141,7 @@ impl Crew {
     fn begin_late(self: &Arc<Self>) -> bool {
         let Ok(mut threads) = self.threads.try_lock() else { return false };
         if let Err(error) = self.begin_others(&mut threads) {
+            self.engine.ram().note_no_reclaim();
             say_fewer(&error);
         }
         true

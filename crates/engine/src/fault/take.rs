@@ -1,7 +1,8 @@
 //! Takes frames for a fault, which waits until it has some: free ones, those of clean folios, or frames from direct
-//! reclaim. It gives up its block's lock while it waits: the folios that can be reclaimed may all be of such blocks. A
-//! fault that waits by turns leaves reclaim to the threads for it, because that may wait for a device; but while a thread
-//! forks, those wait for the fault.
+//! reclaim. It gives up its block's lock while it waits: the folios that can be reclaimed may all be of such blocks.
+//!
+//! A fault that waits by turns leaves reclaim to the threads for it, because that may wait for a device. It reclaims
+//! itself where there is no such thread, and while a thread forks: then those wait for the fault.
 
 use std::mem::discriminant;
 use std::time::{Duration, Instant};
@@ -78,7 +79,9 @@ pub(crate) async fn take_frames(
                     Waits::Asleep => {
                         await_compressed(engine, shortage.freed()) || evict::reclaim_directly(engine, order)
                     }
-                    Waits::ByTurns(_) if engine.gate().is_closed() => evict::reclaim_directly(engine, order),
+                    Waits::ByTurns(_) if engine.gate().is_closed() || engine.ram().lacks_reclaim() => {
+                        evict::reclaim_directly(engine, order)
+                    }
                     Waits::ByTurns(_) => {
                         let _awaited = engine.ram().await_frames(order);
                         wait_unlocked(engine, order, block, page, shortage.freed(), MOST_RECLAIMING).await?

@@ -46,6 +46,7 @@ pub(crate) struct Ram {
     nr_awaited: AtomicUsize,
     begin: OnceLock<Begin>,
     begins_when_short: AtomicBool,
+    lacks_reclaim: AtomicBool,
 }
 
 /// A thread waits for frames for a folio of this order.
@@ -96,6 +97,7 @@ impl Ram {
             nr_awaited: AtomicUsize::new(0),
             begin: OnceLock::new(),
             begins_when_short: AtomicBool::new(false),
+            lacks_reclaim: AtomicBool::new(false),
         })
     }
 
@@ -171,18 +173,33 @@ impl Ram {
         self.frames.open(nr_frames / Order::HUGE.nr_pages())?;
         self.budget_bytes.store(bytes, Ordering::Relaxed);
         self.zones.set_limit(nr_frames);
-        self.reclaim_wanted.signal();
+        self.reclaim_wanted().signal();
         Ok(())
     }
 
     /// Signalled when frames run short: wakes reclaim. The thread that asks for it may be the one that starts reclaim
     /// ([`Ram::begin_when_short`]).
     pub fn reclaim_wanted(&self) -> &Event {
+        self.begin();
+        &self.reclaim_wanted
+    }
+
+    /// Starts what has waited for its first need.
+    pub(super) fn begin(&self) {
         if self.begins_when_short.load(Ordering::Relaxed) && self.begins_when_short.swap(false, Ordering::Relaxed) {
             let has_begun = self.begin.get().is_none_or(|begin| begin());
             self.begins_when_short.fetch_or(!has_begun, Ordering::Relaxed);
         }
-        &self.reclaim_wanted
+    }
+
+    /// Notes that no thread reclaims: whoever needs frames has to.
+    pub fn note_no_reclaim(&self) {
+        self.lacks_reclaim.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether no thread reclaims.
+    pub fn lacks_reclaim(&self) -> bool {
+        self.lacks_reclaim.load(Ordering::Relaxed)
     }
 
     /// Has the reclaim threads free frames for a folio of this order besides those that they keep free, as long as the
@@ -198,8 +215,8 @@ impl Ram {
         self.nr_awaited.load(Ordering::Relaxed)
     }
 
-    /// In a forked child: has reclaim started by `begin` when frames first run short. `begin` may be called by any
-    /// thread, and returns `false` if it must be called again.
+    /// Has reclaim and the making of zeroed pages started by `begin` when frames first run short, or a zeroed page is
+    /// first wanted. Any thread may call `begin`, which returns `false` if it must be called again.
     pub fn begin_when_short(&self, begin: Begin) {
         let _ = self.begin.set(begin); // the parent's parent may have set the same
         self.begins_when_short.store(true, Ordering::Relaxed);

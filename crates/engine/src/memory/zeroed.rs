@@ -45,6 +45,7 @@ impl Ram {
         // Wakes the thread when half of the stock is left, once for several touches.
         if nr_left < stock.target(zone).div_ceil(2) {
             stock.touched_on.store(cpu.get(), Ordering::Relaxed);
+            self.begin();
             stock.wanted.signal();
         }
         taken
