@@ -301,6 +301,15 @@ fn maps_zeros(access: c_int, flags: c_int, fd: c_int, offset: i64) -> bool {
     })
 }
 
+/// Maps something of the engine's, not where the program has just unmapped something and may map again. Some files
+/// choose the place themselves, as that of a ring does, and refuse any other.
+fn map_apart(len: usize, map: impl Fn(*mut c_void) -> *mut c_void) -> *mut c_void {
+    match map(without_provenance_mut(place_apart(pages(len)))) {
+        libc::MAP_FAILED => map(null_mut()),
+        mapped => mapped,
+    }
+}
+
 export! {
     fn mmap(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
         state::as_the_kernel(|| {
@@ -312,11 +321,9 @@ export! {
                 adopt::make_room(pages(len));
             }
             let Some(space) = state::space().filter(|_| !guard::inside()) else {
-                // What the engine maps does not lie where the program has just unmapped something, and may map again.
-                let is_ours = addr.is_null() && guard::inside();
-                let addr = if is_ours { without_provenance_mut(place_apart(pages(len))) } else { addr };
-                // SAFETY: passes the caller's arguments on, perhaps with a place where nothing is.
-                let mapped = unsafe { kernel_mmap(addr, len, access, flags, fd, offset) };
+                // SAFETY: passes the caller's arguments on.
+                let map = |addr| unsafe { kernel_mmap(addr, len, access, flags, fd, offset) };
+                let mapped = if addr.is_null() && guard::inside() { map_apart(len, map) } else { map(addr) };
                 if state::phase() == Phase::Waiting && !guard::inside() && mapped != libc::MAP_FAILED {
                     note_while_waiting(mapped as usize..mapped as usize + pages(len), access, flags);
                 }
