@@ -470,14 +470,20 @@ fn event(message: &abi::Message) -> Event {
     }
 }
 
-/// Lets several threads sleep until there is an event to read. An event wakes one of them; if they polled or read the
+/// Lets several threads sleep until there is an event to read, and never allocates while they do. An event wakes one of them; if they polled or read the
 /// userfaultfd itself, it would wake all. That is what they do where no descriptor is left for this, and for a moment.
 #[derive(Debug)]
 pub struct Waiter {
     epoll: Option<OwnedFd>,
-    /// Those of the userfaultfd and of the stop, and one more.
-    watched: Vec<RawFd>,
+    /// Those of the userfaultfd and of the stop, and perhaps another.
+    watched: [RawFd; 3],
 }
+
+/// What is ready: each descriptor, with its events.
+type Ready = [(RawFd, u32); 3];
+
+/// No descriptor. `ppoll` ignores it.
+const NONE: RawFd = -1;
 
 impl Waiter {
     /// Creates a waiter for events of `uffd` and for `stop`, in the calling thread's descriptor table; and for another
@@ -493,10 +499,11 @@ impl Waiter {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => None,
             Err(error) => return Err(error),
         };
-        let watched: Vec<_> = [uffd.descriptor.number(), stop.0.number()].into_iter().chain(other).collect();
+        let watched = [uffd.descriptor.number(), stop.0.number(), other.unwrap_or(NONE)];
         if let Some(epoll) = &epoll {
             add(epoll, watched[0], (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32)?;
-            watched[1..].iter().try_for_each(|&fd| add(epoll, fd, libc::EPOLLIN as u32))?;
+            let others = watched[1..].iter().filter(|&&fd| fd != NONE);
+            others.into_iter().try_for_each(|&fd| add(epoll, fd, libc::EPOLLIN as u32))?;
         }
         Ok(Waiter { epoll, watched })
     }
@@ -524,18 +531,17 @@ impl Waiter {
         }
     }
 
-    /// Waits for any of them, without epoll. What is ready: each descriptor, with its events.
-    fn poll(&self, moment: Option<Duration>) -> io::Result<Vec<(RawFd, u32)>> {
-        let of = |&fd: &RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut watched: Vec<_> = self.watched.iter().map(of).collect();
-        let limit = moment.map(|moment| libc::timespec {
+    /// Waits for any of them, without epoll.
+    fn poll(&self, moment: Option<Duration>) -> io::Result<Ready> {
+        let mut watched = self.watched.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        let mut limit = moment.map(|moment| libc::timespec {
             tv_sec: moment.as_secs() as libc::time_t,
             tv_nsec: moment.subsec_nanos().into(),
         });
-        let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: that many entries, a time of this frame or none, and no signal mask.
+        let limit = limit.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+        // SAFETY: entries and a time of this frame, which the kernel changes, or no time; and no signal mask.
         check(unsafe { libc::syscall(libc::SYS_ppoll, watched.as_mut_ptr(), watched.len(), limit, 0usize, 0usize) })?;
-        Ok(watched.into_iter().map(|of| (of.fd, of.revents as u32)).collect())
+        Ok(watched.map(|of| (of.fd, of.revents as u32)))
     }
 }
 
@@ -548,14 +554,14 @@ fn add(epoll: &OwnedFd, fd: RawFd, events: u32) -> io::Result<()> {
     check(added).map(drop)
 }
 
-fn wait_in(epoll: &OwnedFd) -> io::Result<Vec<(RawFd, u32)>> {
-    let mut ready = [libc::epoll_event { events: 0, u64: u64::MAX }; 3];
+fn wait_in(epoll: &OwnedFd) -> io::Result<Ready> {
+    let mut ready = [libc::epoll_event { events: 0, u64: NONE as u64 }; 3];
     let (len, forever) = (ready.len(), -1);
     // SAFETY: entries of this frame, no timeout, and no signal mask.
-    let nr = check(unsafe {
+    check(unsafe {
         libc::syscall(libc::SYS_epoll_pwait, epoll.as_raw_fd(), ready.as_mut_ptr(), len, forever, 0usize, 0usize)
     })?;
-    Ok(ready[..nr as usize].iter().map(|event| (event.u64 as RawFd, event.events)).collect())
+    Ok(ready.map(|event| (event.u64 as RawFd, event.events)))
 }
 
 /// A descriptor that wakes other threads' polls. Once signalled, it stays so.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use folioswap_sys::uffd::EventFd;
-use folioswap_sys::{clock, futex, signals, uring};
+use folioswap_sys::{clock, futex, own_table, signals, uring};
 
 use crate::arena::readers;
 use crate::compact::compactd;
@@ -23,11 +23,12 @@ use crate::fault::readahead;
 use crate::memory::zeroed;
 use crate::process::fatal;
 use crate::process::threads::{self, Thread};
+use crate::process::turns::NR_RINGS;
 use crate::reclaim::reclaimd::{self, ReclaimThread};
 use crate::relocate::write_back;
 use crate::swap::attached::Frees;
 use crate::swap::block::Buffer;
-use crate::swap::{free, transfer};
+use crate::swap::free;
 
 /// Monitor threads that start at once.
 const FIRST_MONITORS: usize = 1;
@@ -131,7 +132,8 @@ impl Crew {
             drop(crew);
             reclaimd::run(engine, ReclaimThread::FIRST);
         };
-        threads.push(threads::spawn("reclaim", &self.engine, body)?);
+        let reclaim = threads::spawn("reclaim", &self.engine, body);
+        threads.push(reclaim.inspect_err(|_| self.engine.ram().note_no_reclaim())?);
         let zeroing = |engine: &Engine| zeroed::run(engine.ram(), engine.table(), engine.lifecycle());
         threads.push(threads::spawn("zero", &self.engine, zeroing)?);
         Ok(())
@@ -141,7 +143,6 @@ impl Crew {
     fn begin_late(self: &Arc<Self>) -> bool {
         let Ok(mut threads) = self.threads.try_lock() else { return false };
         if let Err(error) = self.begin_others(&mut threads) {
-            self.engine.ram().note_no_reclaim();
             say_fewer(&error);
         }
         true
@@ -164,7 +165,7 @@ impl Crew {
         if self.frees != Frees::Synchronous {
             started.push(threads::spawn("freeing", engine, |engine| free::run(engine.swap(), engine.lifecycle())));
         }
-        started.extend(self.monitors(FIRST_MONITORS..nr_monitors()));
+        started.extend(self.monitors(FIRST_MONITORS..self.nr_monitors()));
         let stop = Arc::clone(&self.stop);
         started.push(threads::spawn("readers", engine, move |engine| readers::run(engine, &stop)));
         self.add(started);
@@ -179,10 +180,11 @@ impl Crew {
     pub fn prepare_for_limits(&self) {
         self.work();
         self.engine.ram().reclaim_wanted().signal(); // the one that waits becomes a reclaim thread
-        let nr_rings = self.engine.ram().zones().all().len() + 1; // of reclaim threads, and readahead's
+        // Those of reclaim threads and monitors, and readahead's.
+        let nr_rings = self.engine.ram().zones().all().len() + self.nr_monitors() + 1;
         let begun = Instant::now();
         while begun.elapsed() < START_PATIENCE
-            && !(threads::have_begun() && transfer::NR_MADE.load(Ordering::SeqCst) >= nr_rings)
+            && !(threads::have_begun() && NR_RINGS.load(Ordering::SeqCst) >= nr_rings)
         {
             futex::sleep(Duration::from_micros(50));
         }
@@ -220,6 +222,17 @@ impl Crew {
         }
     }
 
+    /// Monitor threads under pressure.
+    fn nr_monitors(&self) -> usize {
+        let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let has_ring = || own_table::run(|| uring::probe().is_ok()).unwrap_or(false);
+        match self.mode {
+            FaultMode::Monitor if has_ring() => nr_cpus.div_ceil(CPUS_PER_MONITOR).min(MOST_MONITORS),
+            FaultMode::Monitor => MONITORS_THAT_SLEEP,
+            _ => 0,
+        }
+    }
+
     /// Threads that resolve faults of others, if the mode has these.
     fn monitors(&self, numbers: Range<usize>) -> Vec<Result<Thread, Error>> {
         let monitor = |_| {
@@ -238,10 +251,4 @@ impl Crew {
             thread.join();
         }
     }
-}
-
-/// Monitor threads under pressure.
-fn nr_monitors() -> usize {
-    let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    if uring::probe().is_ok() { nr_cpus.div_ceil(CPUS_PER_MONITOR).min(MOST_MONITORS) } else { MONITORS_THAT_SLEEP }
 }

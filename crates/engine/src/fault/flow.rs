@@ -61,7 +61,7 @@ impl<'e> Fault<'e> {
         self.touched.page_in_block()
     }
 
-    /// Makes the touched page present. The caller is inside the gate, and may have locked the block. Returns `false` if
+    /// Makes the touched page present. The caller is inside the gate. Returns `false` if
     /// there was nothing to do: the page was present before the call, or is sealed or unmapped.
     ///
     /// # Errors

@@ -9,7 +9,7 @@
 //! wakes another thread, if there is one, which finds nothing to read.
 
 use std::pin::Pin;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use folioswap_core::PAGE_SIZE;
@@ -20,6 +20,7 @@ use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
 
 use crate::engine::Engine;
 use crate::fault::resolve::{resolve_for, resolve_own};
+use crate::process::cpu::{self, ServedCpu};
 use crate::process::fatal::{self, EndOnPanic};
 use crate::process::turns::{Need, Turns, Waits};
 
@@ -30,11 +31,16 @@ const WATCH: Duration = Duration::from_micros(30);
 /// made random reads from a disk a third slower.
 const SHORT: Duration = Duration::from_micros(50);
 
-/// How often a thread looks whether a block is unlocked, or frames are free, for which a fault waits.
+/// How soon a thread looks again whether a block is unlocked, or frames are free, for which a fault waits; and how soon
+/// at last, while nothing happens.
 const TURN: Duration = Duration::from_micros(50);
+const LONGEST_TURN: Duration = Duration::from_millis(1);
+
+/// Faults that are held back while a thread forks. Further ones are woken, and come again, at once.
+const MOST_HELD_BACK: usize = 256;
 
 /// Most faults that are read before those are looked at that wait.
-const MOST_AT_ONCE: usize = 16;
+const MOST_AT_ONCE: usize = 4;
 
 static_tls! {
     /// The thread whose fault this thread resolves, or did last.
@@ -54,23 +60,117 @@ struct Reported {
     thread: u32,
 }
 
-/// A fault that is being resolved.
-struct Flight<'f> {
-    thread: u32,
+/// Room for a fault that is being resolved. It is used again and again: outside the fork gate nothing is allocated or
+/// freed, because a thread that forks may hold the heap.
+struct Flight<F> {
+    fault: Reported,
+    begun: Instant,
+    cpu: ServedCpu,
     /// What it waits for.
     need: Need,
-    flow: Pin<Box<dyn Future<Output = ()> + 'f>>,
+    /// `None`: no fault is here.
+    flow: Pin<Box<Option<F>>>,
 }
 
-impl Flight<'_> {
-    /// Goes on with the fault. `false`: it waits again.
-    fn is_over(&mut self, engine: &Engine, turns: &Turns) -> bool {
-        SERVED.set(self.thread);
-        engine.ram().work_for(self.thread);
-        let over = self.flow.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
-        self.need = turns.needed();
-        over
+/// The faults of one monitor thread.
+struct Flights<'e, F, M> {
+    engine: &'e Engine,
+    turns: &'e Turns,
+    /// Makes the flow of a fault. It returns whether the thread is to be woken.
+    make: M,
+    all: Vec<Flight<F>>,
+    /// Faults that came while another thread forks: woken after that, they come again.
+    held_back: Vec<Reported>,
+}
+
+impl<F: Future<Output = bool>, M: Fn(Reported) -> F> Flights<'_, F, M> {
+    /// Reads faults, and goes on with each until it waits, which it may not. Returns their number, and how long the
+    /// shortest took that was resolved, if any was.
+    fn begin_some(&mut self) -> (usize, Option<Duration>) {
+        let mut shortest = None;
+        for nr_read in 0..MOST_AT_ONCE {
+            let Some(fault) = read(self.engine) else { return (nr_read, shortest) };
+            if !resolve_own(self.engine, fault.addr, fault.thread) {
+                shortest = shorter(shortest, self.begin(fault));
+            }
+        }
+        (MOST_AT_ONCE, shortest)
     }
+
+    /// Goes on with a new fault until it waits. Returns how long it took, if it is over.
+    fn begin(&mut self, fault: Reported) -> Option<Duration> {
+        let Some(pass) = self.engine.gate().try_enter(fault.thread) else {
+            self.hold_back(fault);
+            return None;
+        };
+        SERVED.set(fault.thread);
+        self.engine.ram().work_for(fault.thread);
+        let free = self.all.iter().position(|flight| flight.flow.is_none());
+        let place = free.unwrap_or_else(|| {
+            let (begun, cpu, need) = (Instant::now(), cpu::served(), Need::Turn);
+            self.all.push(Flight { fault, begun, cpu, need, flow: Box::pin(None) });
+            self.all.len() - 1
+        });
+        drop(pass);
+        let flight = &mut self.all[place];
+        (flight.fault, flight.begun, flight.cpu) = (fault, Instant::now(), cpu::served());
+        flight.flow.set(Some((self.make)(fault)));
+        self.go_on_with(place)
+    }
+
+    /// Goes on with a fault. Returns how long it took, if it is over.
+    fn go_on_with(&mut self, place: usize) -> Option<Duration> {
+        let flight = &mut self.all[place];
+        SERVED.set(flight.fault.thread);
+        cpu::serve(flight.cpu);
+        let flow = flight.flow.as_mut().as_pin_mut().expect("a fault is here");
+        let polled = flow.poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(wakes) = polled else {
+            flight.need = self.turns.needed();
+            return None;
+        };
+        flight.flow.set(None);
+        SERVED.set(0); // before the thread goes on
+        if wakes {
+            wake(self.engine, flight.fault);
+        }
+        Some(flight.begun.elapsed())
+    }
+
+    /// Goes on with all faults that may. Returns how long the shortest took that is over, if any is.
+    fn go_on(&mut self) -> Option<Duration> {
+        self.turns.collect();
+        if !self.engine.gate().is_closed() {
+            self.held_back.drain(..).for_each(|fault| wake(self.engine, fault));
+        }
+        let mut shortest = None;
+        for place in 0..self.all.len() {
+            let flight = &self.all[place];
+            if flight.flow.is_some() && self.turns.may_go_on(flight.need) {
+                shortest = shorter(shortest, self.go_on_with(place));
+            }
+        }
+        shortest
+    }
+
+    fn hold_back(&mut self, fault: Reported) {
+        if self.held_back.len() < self.held_back.capacity() {
+            self.held_back.push(fault);
+        } else {
+            wake(self.engine, fault);
+        }
+    }
+
+    /// Whether a fault waits for what nobody tells this thread.
+    fn wait_for_a_turn(&self) -> bool {
+        let waits = |flight: &Flight<F>| flight.flow.is_some() && flight.need == Need::Turn;
+        !self.held_back.is_empty() || self.all.iter().any(waits)
+    }
+}
+
+/// The shorter one, if there is any.
+fn shorter(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
+    a.into_iter().chain(b).min()
 }
 
 /// Body of a monitor thread. Returns when `stop` is signalled.
@@ -81,46 +181,31 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd) {
         Ok(waiter) => waiter,
         Err(error) => fatal::die(&format!("waiting for faults: {error}")),
     };
-    let mut in_flight: Vec<Flight<'_>> = Vec::new();
-    let mut watch_until = None;
+    let make = |fault| resolve_one(engine, fault, Waits::ByTurns(&turns));
+    let held_back = Vec::with_capacity(MOST_HELD_BACK);
+    let mut flights = Flights { engine, turns: &turns, make, all: Vec::new(), held_back };
+    let (mut watch_until, mut turn) = (Instant::now(), TURN);
     loop {
         let begun = Instant::now();
-        let nr_before = in_flight.len();
-        let nr_read = begin_faults(engine, &turns, &mut in_flight);
-        turns.collect();
-        in_flight.retain_mut(|flight| !(turns.may_go_on(flight.need) && flight.is_over(engine, &turns)));
-        if in_flight.len() < nr_before + nr_read {
-            let now = Instant::now();
-            watch_until = (now - begun < SHORT).then_some(now + WATCH);
-        } else if nr_read == 0 {
-            if watch_until.is_some_and(|end| begun < end) && !engine.stopping() {
-                folioswap_sys::cpu::yield_now();
-                continue;
-            }
-            let is_brief = in_flight.iter().any(|flight| flight.need == Need::Turn);
-            match waiter.wait(is_brief.then_some(TURN)) {
+        let (nr_new, new_shortest) = flights.begin_some();
+        let shortest = flights.go_on();
+        if new_shortest.into_iter().chain(shortest).any(|took| took < SHORT) {
+            watch_until = Instant::now() + WATCH;
+        }
+        if nr_new > 0 || shortest.is_some() {
+            turn = TURN;
+        } else if begun < watch_until && !engine.stopping() {
+            folioswap_sys::cpu::yield_now();
+        } else {
+            let moment = flights.wait_for_a_turn().then_some(turn);
+            turn = (turn * 2).min(LONGEST_TURN);
+            match waiter.wait(moment) {
                 Ok(Woken::Stopped) => return,
                 Ok(Woken::Event) => {}
                 Err(error) => fatal::die(&format!("waiting for faults: {error}")),
             }
         }
     }
-}
-
-/// Reads faults and goes on with them until they wait, which they may not. Returns their number.
-fn begin_faults<'f>(engine: &'f Engine, turns: &'f Turns, in_flight: &mut Vec<Flight<'f>>) -> usize {
-    for nr_read in 0..MOST_AT_ONCE {
-        let Some(fault) = read(engine) else { return nr_read };
-        if resolve_own(engine, fault.addr, fault.thread) {
-            continue;
-        }
-        let flow = Box::pin(serve(engine, fault, Waits::ByTurns(turns)));
-        let mut flight = Flight { thread: fault.thread, need: Need::Turn, flow };
-        if !flight.is_over(engine, turns) {
-            in_flight.push(flight);
-        }
-    }
-    MOST_AT_ONCE
 }
 
 /// Reads a fault from the userfaultfd, if there is one.
@@ -132,14 +217,16 @@ fn read(engine: &Engine) -> Option<Reported> {
     }
 }
 
-/// Resolves a fault, and wakes its thread: mapping the folio woke the threads that waited at that moment, and this
-/// fault may have come later.
-async fn serve(engine: &Engine, fault: Reported, waits: Waits<'_>) {
-    if resolve_for(engine, fault.addr, fault.thread, waits).await || is_told(engine, fault, waits).await {
-        let page = engine.table().addr(engine.table().page_at(fault.addr));
-        if let Err(error) = engine.faults().uffd().wake(page, PAGE_SIZE) {
-            fatal::die(&format!("waking a thread: {error}"));
-        }
+/// Resolves a fault. Returns whether its thread is to be woken: mapping the folio woke the threads that waited at that
+/// moment, and this fault may have come later.
+async fn resolve_one(engine: &Engine, fault: Reported, waits: Waits<'_>) -> bool {
+    resolve_for(engine, fault.addr, fault.thread, waits).await || is_told(engine, fault, waits).await
+}
+
+fn wake(engine: &Engine, fault: Reported) {
+    let page = engine.table().addr(engine.table().page_at(fault.addr));
+    if let Err(error) = engine.faults().uffd().wake(page, PAGE_SIZE) {
+        fatal::die(&format!("waking a thread: {error}"));
     }
 }
 

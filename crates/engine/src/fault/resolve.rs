@@ -22,8 +22,8 @@ const MOST_WHILE_CHANGING: u32 = 1000;
 const MOST_REPEATS: u32 = 100_000;
 
 static_tls! {
-    /// The page that this thread last found present, and how often in a row.
-    static LAST: (usize, u32) = "folioswap_last_present";
+    /// The page that this thread last found present, for which thread, and how often in a row.
+    static LAST: (usize, (u32, u32)) = "folioswap_last_present";
 }
 
 static_tls! {
@@ -43,7 +43,9 @@ pub(crate) async fn resolve_for(engine: &Engine, addr: usize, thread: u32, waits
     let pass = waits.until(|| engine.gate().enter(thread), || engine.gate().try_enter(thread)).await;
     match Fault::new(engine, page, thread, waits).run(pass).await {
         Ok(true) => {
-            LAST.set((0, 0));
+            if LAST.get().1.0 == thread {
+                LAST.set((0, (0, 0)));
+            }
             true
         }
         Ok(false) => may_repeat(engine, engine.table().addr(page), thread, waits).await,
@@ -59,7 +61,9 @@ pub(crate) async fn resolve_for(engine: &Engine, addr: usize, thread: u32, waits
 /// Whether a thread may touch a page again for which nothing was to be done. Ends the program if the page keeps
 /// faulting though its folio is in RAM.
 async fn may_repeat(engine: &Engine, page: usize, thread: u32, waits: Waits<'_>) -> bool {
-    let repeats = |(last, repeats): (usize, u32)| if last == page { repeats } else { 0 };
+    // Another flow of this thread may change it during each wait.
+    let is_last = || (LAST.get().0, LAST.get().1.0) == (page, thread);
+    let repeats = || if is_last() { LAST.get().1.1 } else { 0 };
     match is_managed(engine, page, thread, waits).await {
         // It touches the page again. This thread must not wait: it may be needed for the fork.
         None => true,
@@ -67,15 +71,14 @@ async fn may_repeat(engine: &Engine, page: usize, thread: u32, waits: Waits<'_>)
         // another's.
         Some(false) => {
             let changes = if engine.gate().is_closed() { 0 } else { engine.table().nr_changes(waits).await };
-            let (last, repeats) = (LAST.get().0, repeats(LAST.get()));
-            let (before, unchanged) = UNCHANGED.get();
-            let unchanged = if last == page && before == changes { unchanged + 1 } else { 0 };
-            LAST.set((page, repeats + 1));
+            let (repeats, (before, unchanged)) = (repeats(), UNCHANGED.get());
+            let unchanged = if is_last() && before == changes { unchanged + 1 } else { 0 };
+            LAST.set((page, (thread, repeats + 1)));
             UNCHANGED.set((changes, unchanged));
             unchanged < MOST_OF_OTHERS && repeats < MOST_WHILE_CHANGING
         }
-        Some(true) if repeats(LAST.get()) < MOST_REPEATS => {
-            LAST.set((page, repeats(LAST.get()) + 1));
+        Some(true) if repeats() < MOST_REPEATS => {
+            LAST.set((page, (thread, repeats() + 1)));
             true
         }
         Some(true) => fatal::die(&format!(

@@ -85,6 +85,7 @@ pub(crate) async fn take_frames(
                     Waits::ByTurns(_) => {
                         let _awaited = engine.ram().await_frames(order);
                         wait_unlocked(engine, order, block, page, shortage.freed(), MOST_RECLAIMING).await?
+                            || engine.swap().describe_in_flight().is_none() && evict::reclaim_directly(engine, order)
                     }
                 };
                 watch.lap(Phase::Reclaim);

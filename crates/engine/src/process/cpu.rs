@@ -25,6 +25,20 @@ pub(crate) fn current_cpu() -> CpuId {
     }
 }
 
+/// A CPU that a thread works for, if that is known.
+#[derive(Clone, Copy)]
+pub(crate) struct ServedCpu((bool, u32));
+
+/// The CPU that this thread works for.
+pub(crate) fn served() -> ServedCpu {
+    ServedCpu(SERVED.get())
+}
+
+/// Makes this thread work for the same CPU again.
+pub(crate) fn serve(ServedCpu(cpu): ServedCpu) {
+    SERVED.set(cpu);
+}
+
 /// From now on this thread serves `thread`: what it takes is near the CPU on which that thread faulted.
 pub(crate) fn work_for(thread: u32) {
     match ASKED.get() {

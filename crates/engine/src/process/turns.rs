@@ -11,6 +11,7 @@ use std::future::{Future, poll_fn};
 use std::io::{self, IoSliceMut};
 use std::os::fd::RawFd;
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use folioswap_sys::uring::{Ring, Start};
@@ -19,6 +20,9 @@ use crate::process::fatal;
 
 /// Reads of one thread in flight at most. A flow that wants another one waits.
 const DEPTH: usize = 64;
+
+/// How many rings of the engine's threads were made in this process and those that it was forked from, or refused.
+pub(crate) static NR_RINGS: AtomicUsize = AtomicUsize::new(0);
 
 /// Runs a flow that waits asleep.
 pub(crate) fn asleep<R>(flow: impl Future<Output = R>) -> R {
@@ -87,6 +91,7 @@ enum Read {
 impl Turns {
     pub fn new() -> Self {
         let ring = Ring::new(DEPTH as u32).ok();
+        NR_RINGS.fetch_add(1, Ordering::SeqCst);
         let reads = Reads { ring, states: [Read::Unused; DEPTH], ended: VecDeque::with_capacity(DEPTH) };
         Turns { reads: RefCell::new(reads), need: Cell::new(Need::Turn) }
     }

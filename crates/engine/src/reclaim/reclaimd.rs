@@ -19,6 +19,9 @@ use crate::swap::transfer::{Direction, Transfers};
 /// Share of the budget kept unmapped ahead of writing. These folios can still be referenced before they are written.
 const LAUNDRY_SHARE: usize = 32;
 
+/// The largest share of a zone that is freed for faults that wait.
+const AWAITED_SHARE: usize = 8;
+
 /// How often the share of huge pages is measured while there is something to reclaim.
 const MEASURE_EVERY: Duration = Duration::from_millis(500);
 
@@ -120,7 +123,9 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
         let gave_back = !place.is_companion() && give_back_surplus(engine, zone);
         write_out::settle_rest(engine);
         let target = |marks: Watermarks| {
-            marks.high - (marks.high - marks.low) * place.companion / MOST_THREADS + engine.ram().nr_awaited()
+            let most = (zone.counts().limit / AWAITED_SHARE).max(Order::HUGE.nr_pages());
+            let awaited = engine.ram().nr_awaited().min(most);
+            marks.high - (marks.high - marks.low) * place.companion / MOST_THREADS + awaited
         };
         let is_short = zone.shortage_from(target) > in_flight_pages(writes);
         let step = if is_short && writes.has_room() { reclaim_one(engine, zone, writes, place) } else { Step::Stuck };

@@ -3,12 +3,13 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 pub(crate) use folioswap_core::Direction;
 use folioswap_sys::file_limit;
 use folioswap_sys::uring::{Ring, Start};
 
+use crate::process::turns::NR_RINGS;
 use crate::swap::figures::Begun;
 use crate::swap::space::io::Extent;
 
@@ -34,14 +35,11 @@ struct Flight<J> {
     begun: Begun,
 }
 
-/// How many were made in this process and those that it was forked from.
-pub(crate) static NR_MADE: AtomicUsize = AtomicUsize::new(0);
-
 impl<J> Transfers<J> {
     /// Room for [`DEPTH`] transfers. Without io_uring none can be started: see [`Transfers::asynchronous`].
     pub fn new() -> Self {
         let ring = Ring::new(DEPTH as u32).ok();
-        NR_MADE.fetch_add(1, Ordering::SeqCst);
+        NR_RINGS.fetch_add(1, Ordering::SeqCst);
         Transfers {
             ring,
             jobs: (0..DEPTH).map(|_| None).collect(),

@@ -83,7 +83,12 @@ impl SwapSpace {
             && turns.has_ring()
             && let Some(extent) = self.extent(slot)
         {
-            done = extent.read(pieces, len, turns).await?;
+            let read = extent.read(pieces, len, turns).await;
+            // What the kernel could not do in flight is read as a whole once more, asleep.
+            let is_kernels = |error: &io::Error| {
+                matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::ENOMEM | libc::EOPNOTSUPP))
+            };
+            done = read.or_else(|error| if is_kernels(&error) { Ok(0) } else { Err(error) })?;
             if done == len {
                 return Ok(());
             }
