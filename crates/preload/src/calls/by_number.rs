@@ -17,7 +17,7 @@ use crate::calls::cover::{self, Pieces};
 use crate::calls::ring_requests::{MOST_WAITERS, add_waiters};
 use crate::calls::{clones, dispatch, filters, limits, rights};
 use crate::export::export;
-use crate::faults::{masks, robust, signals, threads};
+use crate::faults::{cleared, masks, robust, signals, threads};
 use crate::map::hand_over::hand_over;
 use crate::map::{advice, mapping, program_break, protection, remap, segments};
 use crate::real::{kernel, own_result, raw, raw_result};
@@ -95,6 +95,7 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
                 }
             }
             libc::SYS_exit_group => robust::end_process(),
+            libc::SYS_set_tid_address => cleared::hold(words[0], guard::this_thread()),
             libc::SYS_execve | libc::SYS_execveat => {
                 robust::bring_in();
                 if !state::direct() {
@@ -448,11 +449,6 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
                 let at = if number == libc::SYS_execve { [a, b, c] } else { [b, c, d] };
                 let touch = || process::touch(at[0] as *const _, at[1] as *const _, at[2] as *const _);
                 process::execute(touch, || raw(number, words) as isize)
-            }
-            // The kernel writes there when the thread ends.
-            libc::SYS_set_tid_address => {
-                threads::hold(a, size_of::<c_int>());
-                return None;
             }
             libc::SYS_set_robust_list => {
                 threads::hold(a, b.min(64));

@@ -15,6 +15,7 @@ pub mod dispatch;
 pub mod filters;
 mod io;
 mod ioctl;
+pub mod key_rights;
 pub mod limits;
 mod lookups;
 mod messages;
