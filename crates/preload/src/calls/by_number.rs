@@ -10,7 +10,7 @@ use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{clock, static_tls};
 use libc::{iovec, mmsghdr, msghdr, nfds_t, sockaddr, socklen_t, timespec};
 
-use super::{io, ioctl, messages, numbers, process, references, remote, rings, vectors};
+use super::{bpf, io, ioctl, messages, numbers, process, references, remote, rings, vectors};
 use crate::calls::access::{self, Access};
 use crate::calls::copied::{self, Copied};
 use crate::calls::cover::{self, Pieces};
@@ -431,11 +431,7 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
         match number {
             libc::SYS_futex => futex(words),
             libc::SYS_futex_waitv => wait_for_several(words),
-            libc::SYS_bpf => {
-                let touch = || cover::structure(b as *const u8, cover::UNKNOWN_BYTES);
-                let _held = cover::held_inside(b as *const u8, c.min(BPF_BYTES));
-                cover::repeat(touch, || raw(number, words) as isize)
-            }
+            libc::SYS_bpf => bpf::perform(words),
             libc::SYS_msgsnd | libc::SYS_msgrcv => {
                 let len = c.saturating_add(size_of::<c_long>());
                 let is_sent = number == libc::SYS_msgsnd;
@@ -474,9 +470,6 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
         }
     })
 }
-
-/// Bytes of what a call of bpf is about that may be pointers.
-const BPF_BYTES: usize = 256;
 
 /// What rseq is given to end its use, and the bytes of the first version's structure.
 const RSEQ_UNREGISTERS: usize = 1;

@@ -6,6 +6,7 @@
 pub mod access;
 pub mod aio;
 mod assembly;
+mod bpf;
 pub mod by_number;
 pub mod caught;
 pub mod clones;
