@@ -54,6 +54,29 @@ static void queue(void) {
     CHECK(bpf(BPF_MAP_LOOKUP_AND_DELETE_ELEM, about) == -1 && errno == ENOENT);
     close(map);
 }
+/* All elements of a map at once. A call that fails has counted those that it could do. */
+static void batches(void) {
+    enum { NR = 400000 };
+    union bpf_attr about = {.map_type = BPF_MAP_TYPE_ARRAY, .key_size = 4, .value_size = 8, .max_entries = NR};
+    int map = bpf(BPF_MAP_CREATE, &about);
+    if (map < 0)
+        return; /* not permitted, or not in this kernel */
+    uint32_t *keys = place(1), next;
+    uint64_t *values = place(4);
+    for (uint32_t i = 0; i < NR; i++)
+        keys[i] = i, values[i] = i + 7;
+    memset(&about, 0, sizeof about);
+    about.batch.keys = (long)keys, about.batch.values = (long)values, about.batch.count = NR, about.batch.map_fd = map;
+    out();
+    CHECK(bpf(BPF_MAP_UPDATE_BATCH, &about) == 0 && about.batch.count == NR);
+    memset(values, 0, NR * sizeof *values);
+    about.batch.out_batch = (long)&next;
+    out();
+    CHECK(bpf(BPF_MAP_LOOKUP_BATCH, &about) == 0 && about.batch.count == NR);
+    for (uint32_t i = 0; i < NR; i++)
+        CHECK(keys[i] == i && values[i] == i + 7);
+    close(map);
+}
 static void policy(void) {
     int node = -1;
     char *at = place(3);
@@ -134,6 +157,7 @@ int main(void) {
     CHECK(a != MAP_FAILED && cold != MAP_FAILED);
     memset(a, 0, 64 * M);
     queue();
+    batches();
     policy();
     chosen_id();
     many_words();

@@ -22,7 +22,7 @@ use crate::alloc::{heap, huge};
 use crate::calls::access::{self, Access};
 use crate::calls::{aio, by_number, clones, dispatch, mirrored};
 use crate::export::{export, real};
-use crate::faults::{signal_stack, signals as caught, threads};
+use crate::faults::{cleared, signal_stack, signals as caught, threads};
 use crate::map::{advice, known, mapping};
 use crate::real::kernel;
 use crate::state::{self, Phase};
@@ -71,7 +71,8 @@ struct Fork {
 struct Resting {
     forking: Forking<'static>,
     thread: u32,
-    /// These two before the engine rests: who has them may wait for its threads.
+    /// These three before the engine rests: who has them may wait for its threads.
+    _words: cleared::Words,
     _one: mirrored::One,
     _ending: clones::Ending,
     _beginning: MutexGuard<'static, ()>,
@@ -98,12 +99,13 @@ fn rest(arena: &'static Arena, has_streams: bool) -> Resting {
     if has_streams {
         streams::lock();
     }
-    let (one, ending) = (mirrored::one(), clones::ending());
+    let (words, one, ending) = (cleared::words(), mirrored::one(), clones::ending());
     let beginning = known::beginning();
     let forking = arena.prepare_fork();
     Resting {
         forking,
         thread: signals::thread_id(),
+        _words: words,
         _one: one,
         _ending: ending,
         _beginning: beginning,
@@ -168,6 +170,7 @@ fn go_on(resting: Resting, has_streams: bool) {
         );
     }
     threads::begin_child(thread);
+    cleared::begin_child();
     by_number::hold_rseq();
     if state::direct() {
         signal_stack::hold_current();

@@ -10,14 +10,14 @@ use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{clock, static_tls};
 use libc::{iovec, mmsghdr, msghdr, nfds_t, sockaddr, socklen_t, timespec};
 
-use super::{io, ioctl, messages, numbers, process, references, remote, rings, vectors};
+use super::{bpf, io, ioctl, messages, numbers, process, references, remote, rings, vectors};
 use crate::calls::access::{self, Access};
 use crate::calls::copied::{self, Copied};
 use crate::calls::cover::{self, Pieces};
 use crate::calls::ring_requests::{MOST_WAITERS, add_waiters};
 use crate::calls::{clones, dispatch, filters, limits, rights};
 use crate::export::export;
-use crate::faults::{masks, robust, signals, threads};
+use crate::faults::{cleared, masks, robust, signals, threads};
 use crate::map::hand_over::hand_over;
 use crate::map::{advice, mapping, program_break, protection, remap, segments};
 use crate::real::{kernel, own_result, raw, raw_result};
@@ -95,6 +95,7 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
                 }
             }
             libc::SYS_exit_group => robust::end_process(),
+            libc::SYS_set_tid_address => cleared::hold(words[0], guard::this_thread()),
             libc::SYS_execve | libc::SYS_execveat => {
                 robust::bring_in();
                 if !state::direct() {
@@ -430,11 +431,7 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
         match number {
             libc::SYS_futex => futex(words),
             libc::SYS_futex_waitv => wait_for_several(words),
-            libc::SYS_bpf => {
-                let touch = || cover::structure(b as *const u8, cover::UNKNOWN_BYTES);
-                let _held = cover::held_inside(b as *const u8, c.min(BPF_BYTES));
-                cover::repeat(touch, || raw(number, words) as isize)
-            }
+            libc::SYS_bpf => bpf::perform(words),
             libc::SYS_msgsnd | libc::SYS_msgrcv => {
                 let len = c.saturating_add(size_of::<c_long>());
                 let is_sent = number == libc::SYS_msgsnd;
@@ -448,11 +445,6 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
                 let at = if number == libc::SYS_execve { [a, b, c] } else { [b, c, d] };
                 let touch = || process::touch(at[0] as *const _, at[1] as *const _, at[2] as *const _);
                 process::execute(touch, || raw(number, words) as isize)
-            }
-            // The kernel writes there when the thread ends.
-            libc::SYS_set_tid_address => {
-                threads::hold(a, size_of::<c_int>());
-                return None;
             }
             libc::SYS_set_robust_list => {
                 threads::hold(a, b.min(64));
@@ -478,9 +470,6 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
         }
     })
 }
-
-/// Bytes of what a call of bpf is about that may be pointers.
-const BPF_BYTES: usize = 256;
 
 /// What rseq is given to end its use, and the bytes of the first version's structure.
 const RSEQ_UNREGISTERS: usize = 1;

@@ -11,10 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use folioswap_sys::{own_calls, seat};
+use libc::stack_t;
 
 use crate::calls::{access, dispatch};
 use crate::export::{export, real};
-use crate::real::{kernel, raw_result};
+use crate::faults::threads;
+use crate::real::{kernel, own, raw_result};
 use crate::{fork, guard, state};
 
 type Work = extern "C" fn(*mut c_void) -> c_int;
@@ -118,6 +120,31 @@ fn has_ended(thread: u32) -> bool {
     state.is_empty() || state.starts_with(['Z', 'X'])
 }
 
+/// What a child in the program's memory begins with: its signal stack, and what the program wants it to do.
+struct Beginning {
+    work: Work,
+    argument: *mut c_void,
+    stack: stack_t,
+}
+
+impl Beginning {
+    /// Puts this at the end of the signal stack that is used last.
+    fn put(self) -> *mut Beginning {
+        let at = self.stack.ss_sp.cast::<Beginning>();
+        // SAFETY: the stack is larger, aligned, and nobody uses it yet.
+        unsafe { at.write(self) };
+        at
+    }
+}
+
+extern "C" fn begin(beginning: *mut c_void) -> c_int {
+    // SAFETY: `clone` below has put it there. The kernel reads the description of the child's own stack.
+    let Beginning { work, argument, stack } = unsafe { beginning.cast::<Beginning>().read() };
+    // SAFETY: as above.
+    unsafe { own!(libc::SYS_sigaltstack, &raw const stack, 0usize) };
+    work(argument)
+}
+
 export! {
     fn clone(
         work: Option<Work>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut c_int,
@@ -129,6 +156,18 @@ export! {
         if !guard::inside() && state::may_manage() {
             // SAFETY: the arguments of the program's own call.
             unsafe { dispatch::before_clone(libc::SYS_clone, &words) };
+        }
+        let shares = flags & (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_SETTLS) == libc::CLONE_VM;
+        if shares && !stack.is_null() && state::direct() && !guard::inside()
+            && let Some(work) = work
+        {
+            let is_thread = flags & libc::CLONE_THREAD != 0;
+            return threads::with_signal_stack(stack as usize, is_thread, |signal_stack| {
+                let beginning = signal_stack.map(|stack| Beginning { work, argument, stack }.put());
+                let (work, argument) = beginning.map_or((work, argument), |at| (begin as Work, at.cast()));
+                // SAFETY: the program's call, but for what it begins with.
+                unsafe { REAL.get()(Some(work), stack, flags, argument, parent, tls, child) }
+            });
         }
         let Some(work) = work.filter(|_| is_copy(flags as usize) && !stack.is_null()) else {
             // SAFETY: passes the caller's arguments on unchanged.

@@ -146,6 +146,44 @@ pub fn held_inside<T>(at: *const T, len: usize) -> Vec<Held> {
     held
 }
 
+/// The beginning of a structure as it was before a call that reads it and writes to it. If the call was made in vain,
+/// it may have written already, and would take that for what the program asks.
+pub struct Before {
+    addr: usize,
+    bytes: [u8; UNKNOWN_BYTES],
+    len: usize,
+}
+
+impl Before {
+    /// Of a structure of this length; of none if it cannot be read.
+    pub fn of(addr: usize, len: usize) -> Before {
+        let mut before = Before { addr, bytes: [0; UNKNOWN_BYTES], len: 0 };
+        let len = len.min(UNKNOWN_BYTES);
+        if state::direct() && !guard::inside() && access::is_open(addr, len, Access::Read) {
+            // SAFETY: the program's memory, which can be read.
+            unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, before.bytes.as_mut_ptr(), len) };
+            before.len = len;
+        }
+        before
+    }
+
+    /// Called before each try of the call. Before a repeat, what has changed is as it was.
+    pub fn bring_back(&self) {
+        if REPEATS.get() == 0 || self.len == 0 || !access::is_open(self.addr, self.len, Access::Read) {
+            return;
+        }
+        let at = self.addr as *mut u8;
+        for (offset, &byte) in self.bytes[..self.len].iter().enumerate() {
+            // SAFETY: the program's memory, which can be read. What has changed could be written, too.
+            unsafe {
+                if at.add(offset).read_volatile() != byte {
+                    at.add(offset).write_volatile(byte);
+                }
+            }
+        }
+    }
+}
+
 /// Faults in a null-terminated list of C strings, and the strings.
 pub fn texts(list: *const *const c_char) {
     if list.is_null() || !state::direct() {

@@ -19,8 +19,8 @@ use folioswap_sys::static_tls::StaticTls;
 use libc::{c_int, c_long};
 
 use crate::alloc::malloc;
-use crate::calls::{access, by_number, caught, clones, cover, mirrored};
-use crate::faults::{masks, signal_stack, signals, small_stack, threads};
+use crate::calls::{access, by_number, caught, clones, cover, key_rights, mirrored};
+use crate::faults::{cleared, masks, signal_stack, signals, small_stack};
 use crate::real::{Real, own};
 use crate::{guard, start, state};
 
@@ -203,7 +203,17 @@ fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled 
         context.uc_mcontext.gregs[libc::REG_RIP as usize] -= 2; // runs the instruction again
         return Handled::Yes;
     }
-    match caught::during(number, &words, || made(number, &words, context)) {
+    if number == libc::SYS_pkey_alloc {
+        key_rights::note_keys();
+    }
+    // SAFETY: the kernel's own context.
+    let rights = unsafe { key_rights::borrow(context) };
+    let result = caught::during(number, &words, || made(number, &words, context));
+    if let Some(rights) = rights {
+        // SAFETY: as above.
+        unsafe { rights.give_back(context) };
+    }
+    match result {
         (None, _) => {}
         (Some(caught::INTERRUPTED), true) => context.uc_mcontext.gregs[libc::REG_RIP as usize] -= 2,
         (Some(result), _) => context.uc_mcontext.gregs[libc::REG_RAX as usize] = result as i64,
@@ -299,8 +309,9 @@ pub unsafe fn before_clone(number: c_long, words: &[usize; 6]) {
     clones::note_flags(flags);
     // SAFETY: as above.
     unsafe { touch_for_clone(number, words) };
-    if flags & libc::CLONE_CHILD_CLEARTID as usize != 0 && state::direct() {
-        threads::hold(child, size_of::<c_int>());
+    let clears = (libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID) as usize;
+    if flags & clears == clears {
+        cleared::hold(child, 0);
     }
 }
 

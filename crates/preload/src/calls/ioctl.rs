@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_ulong, c_void};
 
 use crate::calls::access;
-use crate::calls::cover::{self, Held};
+use crate::calls::cover::{self, Before, Held};
 use crate::export::{export, real};
 use crate::map::hand_over::hand_over;
 use crate::{guard, start, state};
@@ -19,9 +19,17 @@ const KVM_SET_USER_MEMORY_REGION2: u32 = 0x40a0_ae49;
 /// The longest source of a copy that is held in RAM.
 const MOST_HELD_BYTES: usize = 4 << 20;
 
+/// The bits of a request that say that the kernel reads its argument and writes to it.
+const READ_AND_WRITTEN: u32 = 0b11 << 30;
+
+/// The size of its argument in a request.
+fn size(request: c_ulong) -> usize {
+    request as usize >> 16 & 0x3fff
+}
+
 /// How much of an argument the kernel may access: the size in the request, and at least [`cover::UNKNOWN_BYTES`].
 fn unknown(request: c_ulong) -> usize {
-    cover::UNKNOWN_BYTES.max(request as usize >> 16 & 0x3fff)
+    cover::UNKNOWN_BYTES.max(size(request))
 }
 
 /// Makes the call.
@@ -31,7 +39,13 @@ fn unknown(request: c_ulong) -> usize {
 pub unsafe fn perform<R: cover::Outcome>(request: c_ulong, argument: *const c_void, call: impl Fn() -> R) -> R {
     // SAFETY: the caller upholds this function's own contract.
     let _held = unsafe { prepare(request as u32, argument) };
-    cover::repeat(|| cover::structure(argument.cast::<u8>(), unknown(request)), call)
+    let is_both = request as u32 & READ_AND_WRITTEN == READ_AND_WRITTEN;
+    let before = Before::of(argument as usize, if is_both { size(request) } else { 0 });
+    let touch = || {
+        before.bring_back();
+        cover::structure(argument.cast::<u8>(), unknown(request));
+    };
+    cover::repeat(touch, call)
 }
 
 /// # Safety

@@ -6,6 +6,7 @@
 pub mod access;
 pub mod aio;
 mod assembly;
+mod bpf;
 pub mod by_number;
 pub mod caught;
 pub mod clones;
@@ -15,6 +16,7 @@ pub mod dispatch;
 pub mod filters;
 mod io;
 mod ioctl;
+pub mod key_rights;
 pub mod limits;
 mod lookups;
 mod messages;

@@ -1,5 +1,6 @@
 //! Faults on the program's threads: their signals, stacks, and the threads themselves.
 
+pub mod cleared;
 pub mod masks;
 pub mod robust;
 pub mod signal_stack;

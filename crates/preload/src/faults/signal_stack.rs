@@ -54,16 +54,35 @@ fn map() -> Option<usize> {
     }
 }
 
+fn take_mapping() -> Option<usize> {
+    let kept = spare().pop();
+    let mapping = kept.or_else(map);
+    if mapping.is_none() {
+        state::say("a thread has no stack for its faults: no memory");
+    }
+    mapping
+}
+
+/// A stack for a child. Called under a guard.
+pub fn take() -> Option<libc::stack_t> {
+    take_mapping().map(of_mapping)
+}
+
+/// Takes such a stack back, by its address. Called under a guard.
+pub fn give(addr: usize) {
+    spare().push(addr - GUARD_BYTES);
+}
+
+fn of_mapping(mapping: usize) -> libc::stack_t {
+    libc::stack_t { ss_sp: (mapping + GUARD_BYTES) as *mut libc::c_void, ss_flags: 0, ss_size: SIGNAL_BYTES }
+}
+
 /// Sets the calling thread's stack. Called under a guard.
 pub fn attach() {
     if MAPPING.get() != 0 {
         return;
     }
-    let spare = SPARE.lock().expect("nothing panics under this lock").pop();
-    let Some(mapping) = spare.or_else(map) else {
-        state::say("a thread has no stack for its faults: no memory");
-        return;
-    };
+    let Some(mapping) = take_mapping() else { return };
     MAPPING.set(mapping);
     let before = set_signal_stack(None);
     if before.is_some_and(|before| before.ss_flags & libc::SS_DISABLE == 0) {
@@ -84,7 +103,7 @@ pub fn detach() {
     {
         set_signal_stack(Some(current));
     }
-    SPARE.lock().expect("nothing panics under this lock").push(mapping);
+    spare().push(mapping);
 }
 
 fn is_own(stack: &libc::stack_t, mapping: usize) -> bool {
@@ -93,14 +112,7 @@ fn is_own(stack: &libc::stack_t, mapping: usize) -> bool {
 
 /// This thread's own alternate stack.
 pub fn own_signal_stack() -> Option<libc::stack_t> {
-    match MAPPING.get() {
-        0 => None,
-        mapping => Some(libc::stack_t {
-            ss_sp: (mapping + GUARD_BYTES) as *mut libc::c_void,
-            ss_flags: 0,
-            ss_size: SIGNAL_BYTES,
-        }),
-    }
+    Some(MAPPING.get()).filter(|&mapping| mapping != 0).map(of_mapping)
 }
 
 /// Whether a stack pointer is on a stack.

@@ -10,13 +10,15 @@ use std::ptr::null;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
+use folioswap::RawSpace;
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{held_signals, static_tls, tls_vector};
-use libc::{pthread_attr_t, pthread_key_t, pthread_t};
+use libc::{pthread_attr_t, pthread_key_t, pthread_t, stack_t};
 
 use crate::alloc::malloc;
 use crate::export::{export, real};
 use crate::faults::{robust, signal_stack, signals};
+use crate::map::mapping::BLOCK_BYTES;
 use crate::real::{kernel, own};
 use crate::{guard, start, state};
 
@@ -29,14 +31,37 @@ real!(CREATE = c"pthread_create": fn(*mut pthread_t, *const pthread_attr_t, Body
 real!(CANCEL = c"pthread_cancel": fn(pthread_t) -> c_int);
 real!(JOIN = c"pthread_join": fn(pthread_t, *mut *mut c_void) -> c_int);
 
-/// A thread's stack, or its vector of thread-local storage, in managed memory.
+/// A thread's stack, or its vector of thread-local storage, in managed memory; or the signal stack of a child.
 pub struct HeldStack {
     addr: usize,
     len: usize,
-    /// The thread that runs on it; 0 until it has started.
+    /// The thread that runs on it, and its process; 0 until it has started.
     thread: u32,
+    process: u32,
     /// Identifies the entry until the thread has started.
     number: u32,
+    is_signal_stack: bool,
+}
+
+impl HeldStack {
+    fn new(addr: usize, len: usize, number: u32) -> HeldStack {
+        HeldStack { addr, len, thread: 0, process: 0, number, is_signal_stack: false }
+    }
+
+    fn has_ended(&self) -> bool {
+        // SAFETY: takes no pointers. Signal 0 only checks whether the thread exists.
+        self.thread != 0
+            && unsafe { kernel!(libc::SYS_tgkill, self.process, self.thread, 0) < 0 }
+            && state::errno() == libc::ESRCH
+    }
+
+    fn release(self, space: &RawSpace) {
+        if self.is_signal_stack {
+            return signal_stack::give(self.addr);
+        }
+        // SAFETY: held when its thread was created.
+        unsafe { space.release_hold(self.addr, self.len) };
+    }
 }
 
 static HELD: Mutex<Vec<HeldStack>> = Mutex::new(Vec::new());
@@ -90,17 +115,68 @@ fn release_ended() {
     if held.is_empty() {
         return;
     }
-    // SAFETY: takes no pointers. Signal 0 only checks whether the thread exists.
-    let ended = |stack: &HeldStack| unsafe {
-        stack.thread != 0 && kernel!(libc::SYS_tgkill, libc::getpid(), stack.thread, 0) < 0
-    };
-    let (over, still): (Vec<_>, Vec<_>) = held.drain(..).partition(ended);
+    let (over, still): (Vec<_>, Vec<_>) = held.drain(..).partition(HeldStack::has_ended);
     *held = still;
     drop(held);
-    for stack in over {
-        // SAFETY: held when its thread was created.
-        unsafe { space.release_hold(stack.addr, stack.len) };
+    over.into_iter().for_each(|stack| stack.release(space));
+}
+
+/// Notes which thread runs on the stacks of this number.
+fn note_started(number: u32, process: u32, thread: u32) {
+    for stack in stacks().iter_mut().filter(|stack| stack.number == number) {
+        (stack.process, stack.thread) = (process, thread);
     }
+}
+
+/// Releases the stacks of a thread that was not made.
+fn release_unused(number: u32) {
+    let Some(space) = state::space() else { return };
+    let mut held = stacks();
+    let (over, still): (Vec<_>, Vec<_>) = held.drain(..).partition(|stack| stack.number == number);
+    *held = still;
+    drop(held);
+    over.into_iter().for_each(|stack| stack.release(space));
+}
+
+fn next_number() -> u32 {
+    NEXT.fetch_add(1, Ordering::Relaxed).max(1)
+}
+
+/// How much of a child's stack is held at most, from its top down.
+const TOP_BYTES: usize = 16 << 10;
+
+/// Makes a child that shares the program's memory, on the stack with this top. The kernel sets no signal stack for it,
+/// so `call` gets one. Faults on this signal stack do not occur, nor at the top of the other.
+pub fn with_signal_stack(top: usize, is_thread: bool, call: impl FnOnce(Option<stack_t>) -> c_int) -> c_int {
+    let (number, signal_stack) = {
+        let _guard = guard::enter();
+        release_ended();
+        let number = next_number();
+        let signal_stack = signal_stack::take();
+        let start = ((top - 1) & !(BLOCK_BYTES - 1)).max(top - TOP_BYTES);
+        let is_managed = state::is_managed(start);
+        hold(start, top - start);
+        let mut held = stacks();
+        if is_managed {
+            held.push(HeldStack::new(start, top - start, number));
+        }
+        if let Some(taken) = signal_stack {
+            let stack = HeldStack::new(taken.ss_sp as usize, taken.ss_size, number);
+            held.push(HeldStack { is_signal_stack: true, ..stack });
+        }
+        (number, signal_stack)
+    };
+    let child = call(signal_stack);
+    state::keeping_errno(|| {
+        let _guard = guard::enter();
+        match child {
+            // SAFETY: takes no pointers.
+            1.. if is_thread => note_started(number, unsafe { libc::getpid() as u32 }, child as u32),
+            1.. => note_started(number, child as u32, child as u32),
+            _ => release_unused(number),
+        }
+    });
+    child
 }
 
 /// The list of held stacks, locked.
@@ -116,6 +192,7 @@ pub fn begin_child(thread: u32) {
     stacks.retain(|stack| stack.thread == thread);
     for stack in stacks.iter_mut() {
         stack.thread = folioswap_sys::signals::thread_id();
+        stack.process = stack.thread;
         hold(stack.addr, stack.len);
     }
 }
@@ -132,7 +209,7 @@ unsafe fn hold_vector(thread: pthread_t, number: u32) {
     {
         hold(vector.start, vector.len());
         let _guard = guard::enter();
-        stacks().push(HeldStack { addr: vector.start, len: vector.len(), thread: 0, number });
+        stacks().push(HeldStack::new(vector.start, vector.len(), number));
     }
 }
 
@@ -149,9 +226,9 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
         // SAFETY: `pthread_create` below made this box for this thread alone.
         let beginning = unsafe { Box::from_raw(beginning.cast::<Beginning>()) };
         if beginning.number != 0 {
-            let thread = folioswap_sys::signals::thread_id();
-            let mut held = HELD.lock().expect("nothing panics under this lock");
-            held.iter_mut().filter(|stack| stack.number == beginning.number).for_each(|stack| stack.thread = thread);
+            // SAFETY: takes no pointers.
+            let process = unsafe { libc::getpid() as u32 };
+            note_started(beginning.number, process, folioswap_sys::signals::thread_id());
         }
         prepare();
         held_signals::begin_thread(beginning.blocked);
@@ -326,11 +403,10 @@ export! {
                 let _guard = guard::enter();
                 release_ended();
                 see_end(); // the first thread's, too
-                let number = if holds_vector || stack.is_some() { NEXT.fetch_add(1, Ordering::Relaxed).max(1) } else { 0 };
+                let number = if holds_vector || stack.is_some() { next_number() } else { 0 };
                 if let Some((addr, len)) = stack {
                     space.hold(addr, len);
-                    let mut held = HELD.lock().expect("nothing panics under this lock");
-                    held.push(HeldStack { addr, len, thread: 0, number });
+                    stacks().push(HeldStack::new(addr, len, number));
                 }
                 let may_begin = u32::from(!holds_vector).into();
                 let beginning = Beginning { body, argument, number, may_begin, blocked: held_signals::blocked() };
@@ -341,9 +417,8 @@ export! {
             if result != 0 {
                 let _guard = guard::enter();
                 drop(Box::from_raw(beginning));
-                if let Some((addr, len)) = stack {
-                    HELD.lock().expect("nothing panics under this lock").retain(|held| held.number != number);
-                    space.release_hold(addr, len);
+                if stack.is_some() {
+                    release_unused(number);
                 }
             }
             signals::run_on_signal_stack(CHANGES_USERS);

@@ -16,7 +16,7 @@ use folioswap_sys::fault_stack;
 
 use crate::alloc::malloc;
 use crate::calls::dispatch;
-use crate::faults::signal_stack;
+use crate::faults::{cleared, signal_stack};
 use crate::map::listed::{self, Listed};
 use crate::map::{known, mapping};
 use crate::state::{self, Phase};
@@ -119,6 +119,7 @@ pub fn all(space: &RawSpace) {
         let seen = adopt_other_than(space, &[]);
         adopt_other_than(space, &seen); // what other threads have mapped as there still seemed to be room
     }
+    cleared::hold_adopted();
     if state::direct() {
         signal_stack::hold_current();
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use folioswap::RawSpace;
 
-use crate::calls::access;
+use crate::calls::{access, key_rights};
 use crate::export::export;
 use crate::map::mapping::{PAGE_BYTES, PLAIN, are_possible, is_plain, manage, note_ordinary, pages};
 use crate::map::{adopt, known};
@@ -70,6 +70,9 @@ export! {
     fn pkey_mprotect(addr: *mut c_void, len: usize, access: c_int, key: c_int) -> c_int {
         state::as_the_kernel(|| {
             before_protecting(addr, len, access, key);
+            if key > 0 {
+                key_rights::note_keys();
+            }
             // SAFETY: passes the caller's arguments on unchanged.
             let call = || unsafe { kernel!(libc::SYS_pkey_mprotect, addr, len, access, key) as c_int };
             change(&(addr as usize..(addr as usize).saturating_add(len)), call)

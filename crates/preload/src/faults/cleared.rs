@@ -1,0 +1,107 @@
+//! The words that the kernel clears at the end of threads, and of children in the same memory, for who waits for that.
+//! It brings no page in for it, in either mode. So the words are held in RAM from before a thread starts until it has
+//! ended. As nobody is told of that, it is found out when the next one comes.
+
+use std::sync::{Mutex, MutexGuard};
+
+use folioswap_sys::clock::{Clock, Moment};
+
+use crate::calls::access;
+use crate::real::own;
+use crate::{guard, state};
+
+/// A held word.
+pub struct Word {
+    addr: usize,
+    /// The thread whose end clears it; 0: not known.
+    thread: u32,
+    /// Whether it was seen other than zero, since when it is there, and whether it is managed.
+    was_set: bool,
+    since: Moment,
+    is_held: bool,
+}
+
+static WORDS: Mutex<Vec<Word>> = Mutex::new(Vec::new());
+
+/// A thread has begun after this time, and has its id in the word, if it ever gets there.
+const LONGEST_START_NS: u64 = 10_000_000_000;
+
+/// The list of these, locked.
+pub type Words = MutexGuard<'static, Vec<Word>>;
+
+pub fn words() -> Words {
+    WORDS.lock().expect("nothing panics under this lock")
+}
+
+impl Word {
+    /// Holds the word, if it is managed.
+    fn hold(&mut self) {
+        if let Some(space) = state::space().filter(|_| !self.is_held && state::is_managed(self.addr)) {
+            // SAFETY: the program has named it to the kernel.
+            unsafe { space.hold(self.addr, size_of::<u32>()) };
+            self.is_held = true;
+        }
+    }
+
+    fn release(self) {
+        if let Some(space) = state::space().filter(|_| self.is_held) {
+            // SAFETY: held by `hold`.
+            unsafe { space.release_hold(self.addr, size_of::<u32>()) };
+        }
+    }
+
+    fn is_over(&mut self) -> bool {
+        if self.thread != 0 {
+            // SAFETY: takes no pointers. Signal 0 only checks whether the thread exists.
+            let found = unsafe { own!(libc::SYS_tgkill, libc::getpid(), self.thread, 0) };
+            return found < 0 && state::errno() == libc::ESRCH;
+        }
+        match value(self.addr) {
+            None => true, // nobody can wait for it
+            Some(0) => self.was_set || Clock::new().ns_between(self.since, Clock::new().now()) > LONGEST_START_NS,
+            Some(_) => {
+                self.was_set = true;
+                false
+            }
+        }
+    }
+}
+
+fn value(addr: usize) -> Option<u32> {
+    // SAFETY: any bits are a number.
+    unsafe { access::read(addr as *const u32) }
+}
+
+/// Holds a word of a thread, or of one that is about to be made, whose id is not known.
+pub fn hold(addr: usize, thread: u32) {
+    if addr == 0 || guard::inside() {
+        return;
+    }
+    let _guard = guard::enter();
+    state::keeping_errno(|| {
+        let mut words = words();
+        let mut over = Vec::new();
+        for index in (0..words.len()).rev() {
+            let word = &mut words[index];
+            if word.addr == addr || thread != 0 && word.thread == thread || word.is_over() {
+                over.push(words.swap_remove(index));
+            }
+        }
+        let was_set = value(addr).is_some_and(|value| value != 0);
+        let mut word = Word { addr, thread, was_set, since: Clock::new().now(), is_held: false };
+        word.hold();
+        words.push(word);
+        drop(words);
+        over.into_iter().for_each(Word::release);
+    });
+}
+
+/// Holds those that are managed only now. Called under a guard.
+pub fn hold_adopted() {
+    words().iter_mut().for_each(Word::hold);
+}
+
+/// In a forked child: its thread has none.
+pub fn begin_child() {
+    words().clear();
+}
