@@ -1,6 +1,6 @@
 // EXPECT: exit 0, last line "ok"
-// Large blocks of malloc have a few bytes behind them, as the C library's largest have: reading and writing a little too far
-// is an error that goes unseen there.
+// Large blocks of malloc have a few bytes behind them, as those of the C library have: reading and writing a little
+// too far is an error that goes unseen there.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

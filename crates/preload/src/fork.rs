@@ -76,7 +76,7 @@ struct Resting {
     _one: mirrored::One,
     _ending: clones::Ending,
     _beginning: MutexGuard<'static, ()>,
-    _known: [MutexGuard<'static, RangeSet>; 5],
+    _known: [MutexGuard<'static, RangeSet>; 6],
     _blocks: huge::Blocks,
     _stacks: (threads::Stacks, signal_stack::Spare),
     _requests: aio::Locked,

@@ -7,14 +7,15 @@ use std::os::fd::AsRawFd;
 use crate::check;
 use crate::kept;
 
-/// Bytes of a line up to its permissions, at most: two addresses of 16 digits, and `rwxp`.
-const HEAD_BYTES: usize = 16 + 1 + 16 + 1 + 4;
+/// Bytes of a line up to the first digit of its inode, at most: two addresses of 16 digits, `rwxp`, the offset in a
+/// file of 16 digits, and its device.
+const HEAD_BYTES: usize = 16 + 1 + 16 + 1 + 4 + 1 + 16 + 1 + 12 + 1 + 1;
 
-/// Calls `note` with each mapping and its protection, in the bits of `mprotect`.
+/// Calls `note` with each mapping, its protection in the bits of `mprotect`, and whether a file is mapped.
 ///
 /// # Errors
 /// The list cannot be read.
-pub fn each(mut note: impl FnMut(Range<usize>, libc::c_int)) -> io::Result<()> {
+pub fn each(mut note: impl FnMut(Range<usize>, libc::c_int, bool)) -> io::Result<()> {
     let list = kept::open_in_proc(c"self/maps", libc::O_RDONLY)?;
     let mut buffer = [0u8; 4096];
     let (mut head, mut len) = ([0u8; HEAD_BYTES], 0);
@@ -27,8 +28,8 @@ pub fn each(mut note: impl FnMut(Range<usize>, libc::c_int)) -> io::Result<()> {
         }
         for &byte in &buffer[..read] {
             if byte == b'\n' {
-                if let Some((range, protection)) = mapping_in(&head[..len]) {
-                    note(range, protection);
+                if let Some((range, protection, is_file)) = mapping_in(&head[..len]) {
+                    note(range, protection, is_file);
                 }
                 len = 0;
             } else if len < HEAD_BYTES {
@@ -45,18 +46,20 @@ pub fn each(mut note: impl FnMut(Range<usize>, libc::c_int)) -> io::Result<()> {
 /// The list cannot be read. ENOMEM: nothing is mapped there.
 pub fn protection_at(addr: usize) -> io::Result<libc::c_int> {
     let mut found = None;
-    each(|range, protection| found = found.or(range.contains(&addr).then_some(protection)))?;
+    each(|range, protection, _| found = found.or(range.contains(&addr).then_some(protection)))?;
     found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
-/// The mapping in the beginning of a line, and its protection.
-fn mapping_in(head: &[u8]) -> Option<(Range<usize>, libc::c_int)> {
-    let (range, rest) = std::str::from_utf8(head).ok()?.split_once(' ')?;
-    let (start, end) = range.split_once('-')?;
+/// The mapping in the beginning of a line, its protection, and whether a file is mapped.
+fn mapping_in(head: &[u8]) -> Option<(Range<usize>, libc::c_int, bool)> {
+    let mut words = std::str::from_utf8(head).ok()?.split(' ');
+    let (start, end) = words.next()?.split_once('-')?;
+    let access = words.next()?.as_bytes();
+    let is_file = words.nth(2).is_some_and(|inode| !inode.starts_with('0'));
     let [start, end] = [start, end].map(|number| usize::from_str_radix(number, 16).ok());
     let bits = [(b'r', libc::PROT_READ), (b'w', libc::PROT_WRITE), (b'x', libc::PROT_EXEC)];
-    let is_set = |&(index, &(letter, _)): &(usize, &(u8, libc::c_int))| rest.as_bytes().get(index) == Some(&letter);
-    Some((start?..end?, bits.iter().enumerate().filter(is_set).map(|(_, (_, bit))| bit).sum()))
+    let is_set = |&(index, &(letter, _)): &(usize, &(u8, libc::c_int))| access.get(index) == Some(&letter);
+    Some((start?..end?, bits.iter().enumerate().filter(is_set).map(|(_, (_, bit))| bit).sum(), is_file))
 }
 
 #[cfg(test)]

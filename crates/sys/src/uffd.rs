@@ -470,8 +470,9 @@ fn event(message: &abi::Message) -> Event {
     }
 }
 
-/// Lets several threads sleep until there is an event to read, and never allocates while they do. An event wakes one of them; if they polled or read the
-/// userfaultfd itself, it would wake all. That is what they do where no descriptor is left for this, and for a moment.
+/// Lets several threads sleep until there is an event to read, without an allocation. An event wakes one of them; if
+/// they polled or read the userfaultfd itself, it would wake all. That is what they do where no descriptor is left for
+/// this, and for a moment.
 #[derive(Debug)]
 pub struct Waiter {
     epoll: Option<OwnedFd>,

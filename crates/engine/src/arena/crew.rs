@@ -1,8 +1,8 @@
 //! The threads of an arena.
 //!
 //! A program that fits its budget, or ends soon, never needs most of them. So only the one that delivers faults starts
-//! at once. When memory first runs short, or a zeroed page is first wanted, one more keeps those in stock, and one waits
-//! until memory does run short and then starts the others.
+//! at once. When memory first runs short, or a zeroed page is first wanted, two more start: one keeps zeroed pages in
+//! stock, and the other waits until memory does run short, and then starts the rest.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};

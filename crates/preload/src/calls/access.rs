@@ -1,14 +1,15 @@
 //! Which memory the kernel may read or write for the program.
 //!
 //! A system call that is given other memory fails with EFAULT, or ends before it. A cover that copies that memory
-//! itself would raise SIGSEGV. So covers ask first. A bit for each block of addresses says that some page of it may be
-//! unmapped or protected. Only then the kernel is asked, with MADV_POPULATE_READ or _WRITE.
+//! itself would raise SIGSEGV. So covers ask first. Of what the program has mapped readable and writable it is known
+//! (`map::open_pages`). About all else the kernel is asked, with MADV_POPULATE_READ or _WRITE.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::calls::cover;
-use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, PLAIN};
+use crate::map::mapping::{PAGE_BYTES, PLAIN};
+use crate::map::{known, open_pages};
 use crate::real::own;
 use crate::state;
 
@@ -18,13 +19,6 @@ pub enum Access {
     Read,
     Write,
 }
-
-/// Addresses of a program have this many bits.
-const ADDRESS_BITS: u32 = 47;
-const NR_WORDS: usize = (1usize << ADDRESS_BITS) / BLOCK_BYTES / 64;
-
-/// A bit for each block: it may have pages that the program cannot both read and write.
-static DOUBTFUL: [AtomicU64; NR_WORDS] = [const { AtomicU64::new(0) }; NR_WORDS];
 
 /// Whether the kernel can be asked (Linux 5.14).
 static ANSWERS: AtomicBool = AtomicBool::new(false);
@@ -47,80 +41,35 @@ pub fn prepare() {
 
 /// Notes what is mapped now.
 pub fn note_all() {
-    let noted = folioswap_sys::maps::each(|range, protection| {
-        if protection & PLAIN != PLAIN && range.end <= 1 << ADDRESS_BITS {
-            note_closed(&range);
+    // A mapped file may be shorter than its mapping.
+    let noted = folioswap_sys::maps::each(|range, protection, is_file| {
+        if protection & PLAIN == PLAIN && !is_file {
+            open_pages::add(&range);
         }
     });
     if let Err(error) = noted {
         state::say(&format!("the list of mappings cannot be read: {error}"));
     }
+    known::keyed().iter().for_each(|range| open_pages::remove(&range));
 }
 
-fn blocks(range: &Range<usize>) -> Range<usize> {
-    let end = range.end.min(1 << ADDRESS_BITS);
-    range.start.min(end) / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)
-}
-
-fn whole_blocks(range: &Range<usize>) -> Range<usize> {
-    let end = range.end.min(1 << ADDRESS_BITS) / BLOCK_BYTES;
-    range.start.div_ceil(BLOCK_BYTES).min(end)..end
-}
-
-/// Calls `change` with each word of the bits of these blocks, and the mask of their bits in it.
-fn each_word(blocks: Range<usize>, mut change: impl FnMut(&AtomicU64, u64)) {
-    let mut next = blocks.start;
-    while next < blocks.end {
-        let end = blocks.end.min((next / 64 + 1) * 64);
-        change(&DOUBTFUL[next / 64], (u64::MAX >> (64 - (end - next))) << (next % 64));
-        next = end;
-    }
-}
-
-fn set(blocks: Range<usize>) {
-    each_word(blocks, |word, mask| {
-        if word.load(Ordering::Relaxed) & mask != mask {
-            word.fetch_or(mask, Ordering::Relaxed);
-        }
-    });
-}
-
-/// Notes that a range is not both readable and writable from now on, or that nothing is mapped there.
+/// Notes that a range may not be both readable and writable from now on, or that nothing may be mapped there.
 pub fn note_closed(range: &Range<usize>) {
     if state::space().is_some() {
-        set(blocks(range));
+        open_pages::remove(range);
     }
 }
 
 /// Notes that all of a range is readable and writable.
 pub fn note_open(range: &Range<usize>) {
     if state::space().is_some() {
-        each_word(whole_blocks(range), |word, mask| {
-            if word.load(Ordering::Relaxed) & mask != 0 {
-                word.fetch_and(!mask, Ordering::Relaxed);
-            }
-        });
-    }
-}
-
-/// Notes a new mapping. What lies beside it in its first and last block is not known.
-pub fn note_mapped(range: &Range<usize>, is_open: bool) {
-    if !is_open {
-        return note_closed(range);
-    }
-    note_open(range);
-    if state::space().is_some() {
-        let (all, whole) = (blocks(range), whole_blocks(range));
-        set(all.start..whole.start.min(all.end));
-        set(whole.end.max(all.start)..all.end);
+        open_pages::add(range);
     }
 }
 
 /// Whether some of a range may not be accessible.
 pub fn is_doubtful(range: &Range<usize>) -> bool {
-    let mut is_doubtful = range.end > 1 << ADDRESS_BITS;
-    each_word(blocks(range), |word, mask| is_doubtful |= word.load(Ordering::Relaxed) & mask != 0);
-    is_doubtful && ANSWERS.load(Ordering::Relaxed)
+    !open_pages::has(range) && ANSWERS.load(Ordering::Relaxed)
 }
 
 /// Has the kernel fault pages in. Zero, or the error.
@@ -233,21 +182,5 @@ pub unsafe fn text_len(at: usize) -> Option<usize> {
             Some(index) => return Some(next - at + index),
             None => next += len,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bits_of_blocks() {
-        let block = |index: usize| index * BLOCK_BYTES;
-        assert_eq!(blocks(&(block(3) + 1..block(5))), 3..5);
-        assert_eq!(whole_blocks(&(block(3) + 1..block(5))), 4..5);
-        assert_eq!(whole_blocks(&(block(3) + 1..block(3) + 2)), 3..3);
-        let mut seen = Vec::new();
-        each_word(62..130, |_, mask| seen.push(mask));
-        assert_eq!(seen, [3 << 62, u64::MAX, 3]);
     }
 }

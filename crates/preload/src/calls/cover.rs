@@ -74,9 +74,10 @@ pub fn touch<T>(at: *const T, len: usize) {
     }
 }
 
-/// The same, also under a guard.
+/// The same, also under a guard. The kernel refuses a range beyond all addresses as a whole.
 pub fn bring_in(addr: usize, len: usize) {
-    if let Some(space) = state::space() {
+    let is_possible = addr.checked_add(len).is_some_and(|end| end <= 1 << 47);
+    if let Some(space) = state::space().filter(|_| is_possible) {
         let _guard = guard::enter();
         state::keeping_errno(|| space.touch(addr, len));
     }

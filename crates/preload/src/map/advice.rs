@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use folioswap::{RawSpace, Wish};
 
-use crate::calls::access;
+use crate::calls::access::{self, Access};
 use crate::export::export;
 use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, pages};
 use crate::map::{adopt, known, mapping, protection};
@@ -147,6 +147,11 @@ fn populate(space: &RawSpace, range: &Range<usize>, advice: c_int) -> c_int {
 /// Implements `madvise` on a range with managed parts.
 fn advise(start: usize, len: usize, advice: c_int) -> c_int {
     let range = start..start.saturating_add(pages(len));
+    if len > 0 && range.end == usize::MAX {
+        // Beyond the largest number: the kernel refuses all of it.
+        // SAFETY: the program's own call.
+        return unsafe { kernel!(libc::SYS_madvise, start, len, advice) as c_int };
+    }
     let is_known = is_for_children(advice) || matches!(advice, MADV_GUARD_INSTALL | MADV_GUARD_REMOVE);
     let is_ours =
         |_: &&RawSpace| len > 0 && start.is_multiple_of(PAGE_BYTES) && (is_known || state::overlaps(start, len));
@@ -311,10 +316,17 @@ export! {
         if kernel(0) < 0 {
             return -1;
         }
+        if !access::is_open(ranges as usize, count * size_of::<libc::iovec>(), Access::Read) {
+            return kernel(count);
+        }
+        // SAFETY: the caller passes an array of `count` ranges, which may be read.
+        let list = unsafe { std::slice::from_raw_parts(ranges, count) };
+        let is_possible = |range: &libc::iovec| (range.iov_base as usize).saturating_add(range.iov_len) <= 1 << 47;
+        if !list.iter().all(is_possible) {
+            return kernel(count); // which refuses all of them
+        }
         let mut done = 0;
-        for index in 0..count {
-            // SAFETY: the caller passes an array of `count` ranges.
-            let range = unsafe { *ranges.add(index) };
+        for range in list {
             if advise(range.iov_base as usize, range.iov_len, advice) < 0 {
                 return if done > 0 { done } else { -1 };
             }

@@ -7,6 +7,8 @@ use std::sync::{Mutex, MutexGuard};
 use folioswap::RangeSet;
 
 use crate::calls::access;
+use crate::map::mapping::PAGE_BYTES;
+use crate::map::open_pages;
 
 /// Private anonymous memory that was mapped without access, and becomes managed once it is readable and writable.
 static RESERVED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
@@ -18,6 +20,9 @@ static NOT_FORKED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 
 /// Memory with guards (`MADV_GUARD_INSTALL`) that was managed before, and will be again without them.
 static GUARDED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
+
+/// Memory with a protection key. What a thread may do with it changes without a call.
+static KEYED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 
 /// Private anonymous memory that is not managed: there is room for it, or it fits into the ordinary share of the
 /// budget. How much it is, too, for those who must not wait.
@@ -52,13 +57,17 @@ pub fn guarded() -> MutexGuard<'static, RangeSet> {
     lock(&GUARDED)
 }
 
+pub fn keyed() -> MutexGuard<'static, RangeSet> {
+    lock(&KEYED)
+}
+
 pub fn ordinary() -> MutexGuard<'static, RangeSet> {
     lock(&ORDINARY)
 }
 
 /// All of these, locked.
-pub fn all() -> [MutexGuard<'static, RangeSet>; 5] {
-    [reserved(), wiped(), not_forked(), guarded(), ordinary()]
+pub fn all() -> [MutexGuard<'static, RangeSet>; 6] {
+    [reserved(), wiped(), not_forked(), guarded(), keyed(), ordinary()]
 }
 
 /// How much private anonymous memory is not managed.
@@ -109,16 +118,25 @@ pub fn forget(range: &Range<usize>) {
     change_all(|set| _ = set.remove(range.clone()));
 }
 
+/// Notes that a new range is as open as another.
+fn note_alike(range: &Range<usize>, new: &Range<usize>) {
+    match !range.is_empty() && open_pages::has(range) {
+        true => access::note_open(new),
+        false => access::note_closed(new),
+    }
+}
+
 /// Notes that a mapping is at another place, or has another length: what is known of it moves along, and what has grown
 /// is as the last page, but without guards. `stays`: the old mapping is still there, without guards too.
 pub fn moved(old: &Range<usize>, new: &Range<usize>, stays: bool) {
-    if old.start == new.start {
-        access::note_closed(&(new.end..old.end.max(new.end)));
-    } else {
-        if access::is_doubtful(old) {
-            access::note_closed(new);
+    let grows_from = old.end.saturating_sub(PAGE_BYTES).max(old.start)..old.end;
+    match old.start == new.start {
+        true if new.end > old.end => note_alike(&grows_from, &(old.end..new.end)),
+        true => access::note_closed(&(new.end..old.end)),
+        false => {
+            note_alike(old, new);
+            access::note_closed(old);
         }
-        access::note_closed(old);
     }
     change_all(|set| {
         let parts = set.remove(old.clone());

@@ -108,7 +108,9 @@ fn note_mapped(
         forget_unseen(space, &range);
     }
     // A mapped file may be shorter than its mapping.
-    access::note_mapped(&range, protection & PLAIN == PLAIN && flags & libc::MAP_ANONYMOUS != 0);
+    if protection & PLAIN == PLAIN && flags & libc::MAP_ANONYMOUS != 0 {
+        access::note_open(&range);
+    }
     if is_ours && is_plain(protection) && !replaced {
         manage(space, range);
     } else if is_ours && is_reserve(protection) {
@@ -192,6 +194,7 @@ fn map_aligned(len: usize, access: c_int, flags: c_int) -> Option<*mut c_void> {
 pub fn map_blocks(space: &RawSpace, len: usize) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let start = map_aligned(len, PLAIN, flags)? as usize;
+    access::note_open(&(start..start + len));
     match adopt::has_room(len) {
         true => note_ordinary(start..start + len),
         false => manage(space, start..start + len),

@@ -7,6 +7,7 @@ pub mod hand_over;
 pub mod known;
 pub mod listed;
 pub mod mapping;
+pub mod open_pages;
 pub mod present;
 pub mod program_break;
 pub mod protection;

@@ -58,7 +58,7 @@ fn change(wanted: usize, call: impl FnOnce() -> c_int) -> c_int {
     if result == 0 && new > old {
         let grown = old..new;
         known::forget(&grown);
-        access::note_mapped(&grown, true);
+        access::note_open(&grown);
         match state::space() {
             Some(space) if !adopt::has_room(grown.len()) => manage(space, grown),
             _ => known::note_ordinary(grown),

@@ -17,31 +17,39 @@ use crate::{guard, start, state};
 const LOCK_TRIES: usize = 10;
 
 /// Called before a range gets another protection: has the reserved parts of it managed if it becomes writable. Nobody
-/// has written to them, so what is present is zeros. `key`: as of pkey_mprotect.
-fn before_protecting(addr: *mut c_void, len: usize, access: c_int, key: c_int) {
-    let range = addr as usize..(addr as usize).saturating_add(pages(len));
+/// has written to them, so what is present is zeros. `key`: as of pkey_mprotect. Returns the parts that are readable
+/// and writable then.
+fn before_protecting(range: &Range<usize>, access: c_int, key: c_int) -> Vec<Range<usize>> {
     if access & PLAIN != PLAIN || key != -1 {
-        access::note_closed(&range);
+        access::note_closed(range);
     }
-    if access & libc::PROT_WRITE == 0 || guard::inside() || !state::may_manage() || !are_possible(&range) {
-        return;
+    if guard::inside() || !state::may_manage() || !are_possible(range) {
+        return Vec::new();
+    }
+    if key > 0 {
+        let _guard = guard::enter();
+        known::keyed().add(range.clone());
+    }
+    if access & libc::PROT_WRITE == 0 {
+        return Vec::new();
     }
     let is_open = is_plain(access) && key == -1;
     if is_open {
-        adopt::make_room(known::reserved().parts(&range).iter().map(Range::len).sum());
+        adopt::make_room(known::reserved().parts(range).iter().map(Range::len).sum());
     }
     let _guard = guard::enter();
     let _beginning = known::beginning();
-    let parts = known::reserved().remove(range);
-    if is_open {
-        for part in parts {
-            access::note_open(&part);
-            match state::space() {
-                Some(space) if !adopt::has_room(part.len()) => manage(space, part),
-                _ => note_ordinary(part),
-            }
+    let parts = known::reserved().remove(range.clone());
+    if !is_open {
+        return Vec::new(); // nor will it be later, when it may have content
+    }
+    for part in parts.iter().cloned() {
+        match state::space() {
+            Some(space) if !adopt::has_room(part.len()) => manage(space, part),
+            _ => note_ordinary(part),
         }
-    } // else not later either, when they may have content
+    }
+    parts
 }
 
 /// Makes a call that changes mappings, but neither their content nor their place.
@@ -55,28 +63,33 @@ pub fn change<R>(range: &Range<usize>, call: impl FnOnce() -> R) -> R {
     }
 }
 
+/// Implements both calls.
+fn protect(addr: *mut c_void, len: usize, access: c_int, key: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    state::as_the_kernel(|| {
+        let opened = before_protecting(&(addr as usize..(addr as usize).saturating_add(pages(len))), access, key);
+        let result = change(&(addr as usize..(addr as usize).saturating_add(len)), call);
+        if result == 0 {
+            opened.iter().for_each(access::note_open);
+        }
+        result
+    })
+}
+
 export! {
     fn mprotect(addr: *mut c_void, len: usize, access: c_int) -> c_int {
-        state::as_the_kernel(|| {
-            before_protecting(addr, len, access, -1);
-            // SAFETY: passes the caller's arguments on unchanged.
-            let call = || unsafe { kernel!(libc::SYS_mprotect, addr, len, access) as c_int };
-            change(&(addr as usize..(addr as usize).saturating_add(len)), call)
-        })
+        // SAFETY: passes the caller's arguments on unchanged.
+        protect(addr, len, access, -1, || unsafe { kernel!(libc::SYS_mprotect, addr, len, access) as c_int })
     }
 }
 
 export! {
     fn pkey_mprotect(addr: *mut c_void, len: usize, access: c_int, key: c_int) -> c_int {
-        state::as_the_kernel(|| {
-            before_protecting(addr, len, access, key);
-            if key > 0 {
-                key_rights::note_keys();
-            }
-            // SAFETY: passes the caller's arguments on unchanged.
-            let call = || unsafe { kernel!(libc::SYS_pkey_mprotect, addr, len, access, key) as c_int };
-            change(&(addr as usize..(addr as usize).saturating_add(len)), call)
-        })
+        if key > 0 {
+            key_rights::note_keys();
+        }
+        // SAFETY: passes the caller's arguments on unchanged.
+        let call = || unsafe { kernel!(libc::SYS_pkey_mprotect, addr, len, access, key) as c_int };
+        protect(addr, len, access, key, call)
     }
 }
 
@@ -158,7 +171,8 @@ export! {
             }
             // SAFETY: passes the caller's arguments on unchanged.
             let unlocked = unsafe { kernel!(libc::SYS_munlock, addr, len) as c_int };
-            if let Some(space) = state::space().filter(|_| len > 0 && !guard::inside()) {
+            let is_done = unlocked == 0 || state::errno() == libc::ENOMEM; // parts are, up to a hole
+            if let Some(space) = state::space().filter(|_| is_done && len > 0 && !guard::inside()) {
                 let start = addr as usize & !(PAGE_BYTES - 1);
                 space.note_unlocked(start..pages((addr as usize).saturating_add(len)));
             }
