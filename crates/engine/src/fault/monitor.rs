@@ -194,7 +194,11 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd) {
         }
         if nr_new > 0 || shortest.is_some() {
             turn = TURN;
-        } else if begun < watch_until && !engine.stopping() {
+        }
+        if nr_new == MOST_AT_ONCE {
+            continue; // there may be more
+        }
+        if begun < watch_until && !engine.stopping() {
             folioswap_sys::cpu::yield_now();
         } else {
             let moment = flights.wait_for_a_turn().then_some(turn);
