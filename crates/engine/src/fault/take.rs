@@ -75,19 +75,7 @@ pub(crate) async fn take_frames(
                     wait_for_devices_or_end(engine, shortage.freed());
                 }
                 watch.long_part(Phase::Frame);
-                let reclaimed = match block.waits() {
-                    Waits::Asleep => {
-                        await_compressed(engine, shortage.freed()) || evict::reclaim_directly(engine, order)
-                    }
-                    Waits::ByTurns(_) if engine.gate().is_closed() || engine.ram().lacks_reclaim() => {
-                        evict::reclaim_directly(engine, order)
-                    }
-                    Waits::ByTurns(_) => {
-                        let _awaited = engine.ram().await_frames(order);
-                        wait_unlocked(engine, order, block, page, shortage.freed(), MOST_RECLAIMING).await?
-                            || engine.swap().describe_in_flight().is_none() && evict::reclaim_directly(engine, order)
-                    }
-                };
+                let reclaimed = reclaim(engine, order, block, page, shortage.freed()).await?;
                 watch.lap(Phase::Reclaim);
                 if !reclaimed {
                     if order == Order::HUGE && ram.zones().class_counts(Size::Small).in_use() > 0 {
@@ -101,9 +89,30 @@ pub(crate) async fn take_frames(
     }
 }
 
+/// Reclaims frames, or leaves that to the threads for it and waits. `freed`: the count of freed frames when there were
+/// none. `false`: nothing was gained.
+async fn reclaim(
+    engine: &Engine,
+    order: Order,
+    block: &mut Block<'_>,
+    page: usize,
+    freed: u32,
+) -> Result<bool, Changed> {
+    let forks = || engine.gate().is_closed();
+    match block.waits() {
+        Waits::Asleep => Ok(await_compressed(engine, freed) || evict::reclaim_directly(engine, order)),
+        Waits::ByTurns(_) if forks() || engine.ram().lacks_reclaim() => Ok(evict::reclaim_directly(engine, order)),
+        Waits::ByTurns(_) => {
+            let _awaited = engine.ram().await_frames(order);
+            let gained = wait_unlocked(engine, order, block, page, freed, MOST_RECLAIMING).await?;
+            let is_idle = || engine.swap().describe_in_flight().is_none();
+            Ok(gained || forks() || is_idle() && evict::reclaim_directly(engine, order))
+        }
+    }
+}
+
 /// Waits for freed frames for a folio, for `most` at most, with the block unlocked. `freed`: their count when there
-/// were none.
-/// `false`: none was freed. By turns, also the beginning of a fork ends the wait.
+/// were none. `false`: none was freed. By turns, also the beginning of a fork ends the wait.
 async fn wait_unlocked(
     engine: &Engine,
     order: Order,
