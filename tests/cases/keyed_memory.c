@@ -86,6 +86,18 @@ static void made_without(int key) {
     close(null), close(zeros);
 }
 
+/* mprotect leaves memory its key, and with it what may be done there. */
+static void reserved_with(int key) {
+    int zeros = open("/dev/zero", O_RDONLY);
+    char *at = mmap(NULL, MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    check(pkey_mprotect(at, MIB, PROT_NONE, key) == 0 && mprotect(at, MIB, PROT_READ | PROT_WRITE) == 0, "mprotect");
+    pkey_set(key, PKEY_DISABLE_WRITE);
+    errno = 0;
+    check(read(zeros, at, 64) == -1 && errno == EFAULT, "read into memory that was reserved with a key");
+    pkey_set(key, 0);
+    close(zeros);
+}
+
 int main(void) {
     int key = (int)call(SYS_pkey_alloc, 0, 0, 0, 0);
     if (key < 0) {
@@ -100,6 +112,7 @@ int main(void) {
         made_with_rights();
         made_without(key);
     }
+    reserved_with(key);
     int another = (int)call(SYS_pkey_alloc, 0, PKEY_DISABLE_WRITE, 0, 0);
     check(another > 0 && pkey_get(another) == PKEY_DISABLE_WRITE && pkey_get(key) == 0, "rights to another key");
     puts("ok");

@@ -30,6 +30,10 @@ int main(void) {
                 printf("FAIL length %zx, advice %d: errno %d\n", lens[i], advices[j], errno);
                 return 1;
             }
+    if (madvise(NULL, -1ul, MADV_DONTNEED) != -1 || errno != EINVAL) {
+        printf("FAIL all addresses: errno %d\n", errno);
+        return 1;
+    }
     struct iovec list[] = {{at + 2 * M, M}, {at + 4 * M, -4096ul}};
     long self = syscall(SYS_pidfd_open, getpid(), 0);
     if (self >= 0 && syscall(SYS_process_madvise, self, list, 2, MADV_DONTNEED, 0) >= 0)

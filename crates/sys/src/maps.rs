@@ -55,7 +55,8 @@ fn mapping_in(head: &[u8]) -> Option<(Range<usize>, libc::c_int, bool)> {
     let mut words = std::str::from_utf8(head).ok()?.split(' ');
     let (start, end) = words.next()?.split_once('-')?;
     let access = words.next()?.as_bytes();
-    let is_file = words.nth(2).is_some_and(|inode| !inode.starts_with('0'));
+    let (device, inode) = (words.nth(1)?, words.next()?);
+    let is_file = device != "00:00" || inode != "0"; // the first System V segment has inode 0
     let [start, end] = [start, end].map(|number| usize::from_str_radix(number, 16).ok());
     let bits = [(b'r', libc::PROT_READ), (b'w', libc::PROT_WRITE), (b'x', libc::PROT_EXEC)];
     let is_set = |&(index, &(letter, _)): &(usize, &(u8, libc::c_int))| access.get(index) == Some(&letter);

@@ -15,8 +15,8 @@ use crate::{guard, state};
 /// Blocks of this size and above are mappings of their own. On average half of the last folio is wasted.
 const LEAST_BYTES: usize = 8 << 20;
 
-/// Bytes behind each block at least: the C library leaves as many behind its largest blocks, at most. Programs read and
-/// write a little too far.
+/// Bytes behind each block at least: programs read and write a little too far. The C library leaves nothing for certain
+/// behind its largest blocks, but for sizes of whole pages it leaves nearly a page.
 const SLACK: usize = 4096;
 
 /// The length of the mapping for a block of this size.

@@ -12,7 +12,7 @@ use crate::{guard, state};
 
 /// Words of what a call is about, at most.
 const MOST_WORDS: usize = 32;
-type About = [u64; MOST_WORDS];
+type Attributes = [u64; MOST_WORDS];
 
 /// Commands on many elements, and those of them that store what they find.
 const BATCHES: std::ops::RangeInclusive<usize> = 24..=27;
@@ -29,12 +29,11 @@ const KINDS_BY_CPU: [u32; 3] = [5, 6, 10];
 /// The beginning of what the kernel tells about a map.
 #[repr(C)]
 #[derive(Default)]
-struct Map {
+struct MapInfo {
     kind: u32,
     id: u32,
     key_bytes: u32,
     value_bytes: u32,
-    nr_elements: u32,
 }
 
 /// Makes the call. Returns -1 and sets errno on failure.
@@ -42,7 +41,7 @@ struct Map {
 /// # Safety
 /// As the system call.
 pub unsafe fn perform(words: &[usize; 6]) -> isize {
-    let (at, len) = (words[1], words[2].min(size_of::<About>()));
+    let (at, len) = (words[1], words[2].min(size_of::<Attributes>()));
     let _held = cover::held_inside(at as *const u8, len);
     if BATCHES.contains(&words[0])
         && let Some((about, map)) = batch(at, words[2])
@@ -60,25 +59,27 @@ pub unsafe fn perform(words: &[usize; 6]) -> isize {
 }
 
 /// What a call on many elements is about, and its map.
-fn batch(at: usize, len: usize) -> Option<(About, Map)> {
-    let is_possible = (NUMBER + 1) * size_of::<u64>() <= len && len <= size_of::<About>();
+fn batch(at: usize, len: usize) -> Option<(Attributes, MapInfo)> {
+    let is_possible = (NUMBER + 1) * size_of::<u64>() <= len && len <= size_of::<Attributes>();
     if !is_possible || !state::direct() || guard::inside() || !access::is_open(at, len, Access::Read) {
         return None;
     }
     let mut about = [0; MOST_WORDS];
     // SAFETY: the program's memory, which can be read. Any bits are numbers.
     unsafe { std::ptr::copy_nonoverlapping(at as *const u8, about.as_mut_ptr().cast(), len) };
-    Some((about, told((about[NUMBER] >> 32) as u32)?))
+    // How many CPUs the kernel counts is not known for certain.
+    let map = map_info((about[NUMBER] >> 32) as u32).filter(|map| !KINDS_BY_CPU.contains(&map.kind))?;
+    Some((about, map))
 }
 
 /// # Safety
 /// As [`perform`]; `about` is a copy of the call's structure.
-unsafe fn perform_batch(words: &[usize; 6], about: &About, map: &Map) -> isize {
-    let nr_elements = (about[NUMBER] as u32).min(map.nr_elements) as usize;
+unsafe fn perform_batch(words: &[usize; 6], about: &Attributes, map: &MapInfo) -> isize {
+    let nr_elements = about[NUMBER] as u32 as usize;
     let is_lookup = LOOKUPS.contains(&words[0]);
-    let copies = [(KEYS, map.key_bytes as usize), (VALUES, bytes_of_value(map))].map(|(place, bytes)| {
+    let copies = [(KEYS, map.key_bytes), (VALUES, map.value_bytes)].map(|(place, bytes)| {
         // SAFETY: the program passes the range to the call.
-        unsafe { Copied::new(about[place] as usize, nr_elements * bytes, is_lookup) }
+        unsafe { Copied::new(about[place] as usize, nr_elements.saturating_mul(bytes as usize), is_lookup) }
     });
     let asked = Cell::new(*about);
     let call = || {
@@ -102,23 +103,12 @@ unsafe fn perform_batch(words: &[usize; 6], about: &About, map: &Map) -> isize {
     result
 }
 
-fn told(map: u32) -> Option<Map> {
-    let mut told = Map::default();
-    let ask = [u64::from(map) | (size_of::<Map>() as u64) << 32, &raw mut told as u64];
+fn map_info(map: u32) -> Option<MapInfo> {
+    let mut info = MapInfo::default();
+    let ask = [u64::from(map) | (size_of::<MapInfo>() as u64) << 32, &raw mut info as u64];
     state::keeping_errno(|| {
         // SAFETY: the kernel reads one local, and fills in the other.
         unsafe { kernel!(libc::SYS_bpf, GET_INFO, ask.as_ptr(), size_of_val(&ask)) == 0 }
     })
-    .then_some(told)
-}
-
-fn bytes_of_value(map: &Map) -> usize {
-    let bytes = map.value_bytes as usize;
-    if !KINDS_BY_CPU.contains(&map.kind) {
-        return bytes;
-    }
-    let _guard = guard::enter();
-    // SAFETY: takes no pointers.
-    let nr_cpus = state::keeping_errno(|| unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) });
-    bytes.next_multiple_of(8) * nr_cpus.max(1) as usize
+    .then_some(info)
 }

@@ -147,7 +147,8 @@ fn populate(space: &RawSpace, range: &Range<usize>, advice: c_int) -> c_int {
 /// Implements `madvise` on a range with managed parts.
 fn advise(start: usize, len: usize, advice: c_int) -> c_int {
     let range = start..start.saturating_add(pages(len));
-    if len > 0 && range.end == usize::MAX {
+    let end = len.checked_next_multiple_of(PAGE_BYTES).and_then(|len| start.checked_add(len));
+    if end.is_none() {
         // Beyond the largest number: the kernel refuses all of it.
         // SAFETY: the program's own call.
         return unsafe { kernel!(libc::SYS_madvise, start, len, advice) as c_int };
@@ -219,7 +220,12 @@ fn note_for_children(part: &Range<usize>, is_managed: bool, advice: c_int) {
     match advice {
         libc::MADV_WIPEONFORK => known::wiped().add(part.clone()),
         libc::MADV_KEEPONFORK => _ = known::wiped().remove(part.clone()),
-        libc::MADV_DONTFORK => known::note_not_forked(part, is_managed),
+        libc::MADV_DONTFORK => {
+            if !is_managed {
+                access::note_closed(part); // it is not there in children
+            }
+            known::note_not_forked(part, is_managed);
+        }
         libc::MADV_DOFORK => _ = known::not_forked().remove(part.clone()),
         _ => {}
     }

@@ -9,6 +9,7 @@ use folioswap::RangeSet;
 use crate::calls::access;
 use crate::map::mapping::PAGE_BYTES;
 use crate::map::open_pages;
+use crate::state;
 
 /// Private anonymous memory that was mapped without access, and becomes managed once it is readable and writable.
 static RESERVED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
@@ -129,12 +130,16 @@ fn note_alike(range: &Range<usize>, new: &Range<usize>) {
 /// Notes that a mapping is at another place, or has another length: what is known of it moves along, and what has grown
 /// is as the last page, but without guards. `stays`: the old mapping is still there, without guards too.
 pub fn moved(old: &Range<usize>, new: &Range<usize>, stays: bool) {
-    let grows_from = old.end.saturating_sub(PAGE_BYTES).max(old.start)..old.end;
+    let last = old.end.saturating_sub(PAGE_BYTES).max(old.start)..old.end;
+    // What shared memory grows by has nothing behind it.
+    let is_private = state::overlaps(last.start, last.len()) || ordinary().overlaps(&last);
     match old.start == new.start {
-        true if new.end > old.end => note_alike(&grows_from, &(old.end..new.end)),
-        true => access::note_closed(&(new.end..old.end)),
+        true if new.end > old.end && is_private => note_alike(&last, &(old.end..new.end)),
+        true => access::note_closed(&(new.end.min(old.end)..new.end.max(old.end))),
         false => {
-            note_alike(old, new);
+            let end = if is_private { new.end } else { new.start + old.len().min(new.len()) };
+            note_alike(old, &(new.start..end));
+            access::note_closed(&(end..new.end));
             access::note_closed(old);
         }
     }

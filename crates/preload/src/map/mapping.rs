@@ -338,6 +338,9 @@ export! {
             let _guard = may_replace.then(guard::enter);
             let _held = if may_replace { adopt::hold() } else { None };
             let is_fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
+            if is_fixed && are_possible(&range) {
+                access::note_closed(&range); // until it is known what comes there
+            }
             let replaces = is_fixed && state::overlaps(range.start, range.len()) && are_possible(&range);
             let is_ours =
                 is_manageable(flags) && (replaces || is_reserve(access) || !adopt::has_room(pages(len)));

@@ -29,6 +29,7 @@ fn before_protecting(range: &Range<usize>, access: c_int, key: c_int) -> Vec<Ran
     if key > 0 {
         let _guard = guard::enter();
         known::keyed().add(range.clone());
+        known::reserved().remove(range.clone()); // mprotect leaves it its key
     }
     if access & libc::PROT_WRITE == 0 {
         return Vec::new();

@@ -7,6 +7,7 @@ use std::ops::Range;
 use folioswap::{RawSpace, Relocation};
 use folioswap_sys::memory::{self, Reservation};
 
+use crate::calls::access;
 use crate::export::export;
 use crate::map::listed::{self, Listed};
 use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, are_possible, failed, manage, pages, replace};
@@ -346,6 +347,9 @@ export! {
             let old = addr as usize..(addr as usize).saturating_add(pages(old_len));
             let request = Request { old, new_len: pages(new_len), flags, target: target as usize };
             let to = request.target..request.target.saturating_add(request.new_len);
+            if request.has(libc::MREMAP_FIXED) && request.is_sound() {
+                access::note_closed(&to); // the kernel unmaps it first, also if it then refuses the rest
+            }
             let is_target_ours = request.has(libc::MREMAP_FIXED) && state::overlaps(to.start, to.len());
             let is_ours = is_target_ours || state::overlaps(request.old.start, request.old.len().max(1));
             if is_ours
