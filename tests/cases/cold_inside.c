@@ -77,6 +77,26 @@ static void batches(void) {
         CHECK(keys[i] == i && values[i] == i + 7);
     close(map);
 }
+/* More elements than the map has: the last of each key stays. */
+static void repeated(void) {
+    enum { NR = 100000, ENTRIES = 1000 };
+    union bpf_attr about = {.map_type = BPF_MAP_TYPE_ARRAY, .key_size = 4, .value_size = 8, .max_entries = ENTRIES};
+    int map = bpf(BPF_MAP_CREATE, &about);
+    if (map < 0)
+        return;
+    uint32_t *keys = place(1), key = 5;
+    uint64_t *values = place(4), value = 0;
+    for (uint32_t i = 0; i < NR; i++)
+        keys[i] = i % ENTRIES, values[i] = i;
+    memset(&about, 0, sizeof about);
+    about.batch.keys = (long)keys, about.batch.values = (long)values, about.batch.count = NR, about.batch.map_fd = map;
+    out();
+    CHECK(bpf(BPF_MAP_UPDATE_BATCH, &about) == 0 && about.batch.count == NR);
+    memset(&about, 0, sizeof about);
+    about.map_fd = map, about.key = (long)&key, about.value = (long)&value;
+    CHECK(bpf(BPF_MAP_LOOKUP_ELEM, &about) == 0 && value == NR - ENTRIES + 5);
+    close(map);
+}
 static void policy(void) {
     int node = -1;
     char *at = place(3);
@@ -158,6 +178,7 @@ int main(void) {
     memset(a, 0, 64 * M);
     queue();
     batches();
+    repeated();
     policy();
     chosen_id();
     many_words();
