@@ -1,8 +1,8 @@
 //! Which memory the kernel may read or write for the program.
 //!
 //! A system call that is given other memory fails with EFAULT, or ends before it. A cover that copies that memory
-//! itself would raise SIGSEGV. So covers ask first. Memory that the program has mapped readable and writable is known to
-//! be accessible (`map::open_pages`). About all other memory the kernel is asked, with MADV_POPULATE_READ or _WRITE.
+//! itself would raise SIGSEGV. So covers ask first. Memory that the program has mapped readable and writable is known
+//! to be accessible (`map::open_pages`). About all other memory the kernel is asked, with MADV_POPULATE_READ or _WRITE.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
