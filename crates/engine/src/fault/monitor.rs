@@ -1,8 +1,8 @@
 //! Monitor mode: threads of the engine read faults from the userfaultfd and resolve them.
 //!
 //! Each of them is an event loop over the userfaultfd, a ring of reads, and the flows of the faults that it has read
-//! and not resolved yet. So no fault waits behind another one's device. Where the kernel permits no ring, a read blocks
-//! its thread, and there are more of them.
+//! and not resolved yet. So no fault waits behind another one's device, unless 64 reads are in flight. Where the kernel
+//! permits no ring, a read blocks its thread, and there are more of them.
 //!
 //! Waking a thread on a halted virtual CPU takes 28 us, longer than many faults take. Therefore a thread that has
 //! resolved a short fault polls for the next one for a moment, yielding its CPU to other threads. The kernel still
@@ -43,7 +43,7 @@ const MOST_HELD_BACK: usize = 256;
 const MOST_AT_ONCE: usize = 4;
 
 static_tls! {
-    /// The thread whose fault this thread resolves, or did last.
+    /// The thread whose fault this thread resolves; 0: none, because the last one is resolved.
     static SERVED: u32 = "folioswap_served_thread";
 }
 
