@@ -9,7 +9,7 @@
 //! **Invariant.** A failed step leaves every folio in its old or in a new place, so a removal can be given up at any
 //! point.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use folioswap_core::{DeviceId, List, Order, PIECE, SlotId};
 use folioswap_sys::signals;
@@ -24,8 +24,8 @@ use crate::reclaim::kept;
 use crate::swap::block::{Buffer, SlotRun};
 use crate::swap::health::SwapInError;
 
-/// Walks over all blocks before removal is given up. The second walk finds what moved during the first.
-const WALKS: usize = 50;
+/// How long a removal goes on. After the first walks only writes in flight can use the device.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Writes to other devices that may fail in a row. Each failure takes slots out of use.
 pub(crate) const FAILURES: usize = 8;
@@ -39,7 +39,7 @@ pub(crate) enum Stuck {
     Full,
     /// A read failed.
     Lost(SwapInError),
-    /// Folios use it again and again.
+    /// Writes to it do not end.
     Busy,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn remove_device(engine: &Engine, name: &str) -> Result<(), Error> {
                         .into()
                 }
                 Stuck::Lost(error) => error.to_string(),
-                Stuck::Busy => "what it holds is in use again and again; try once more".into(),
+                Stuck::Busy => "writes to it do not end; try once more".into(),
             };
             Err(Error::SwapInUse { name, reason })
         }
@@ -93,12 +93,11 @@ pub(crate) fn remove_device(engine: &Engine, name: &str) -> Result<(), Error> {
 
 fn empty_device(engine: &Engine, device: DeviceId) -> Result<(), Stuck> {
     let mut buffer = Buffer::new();
-    for nr_walk in 0..WALKS {
-        if nr_walk == 0 {
-            walk(engine, device, Step::Carry, &mut buffer)?;
-        }
-        if engine.swap().is_unused(device) {
-            return Ok(());
+    let begun = Instant::now();
+    walk(engine, device, Step::Carry, &mut buffer)?;
+    while !engine.swap().is_unused(device) {
+        if begun.elapsed() > PATIENCE {
+            return Err(Stuck::Busy);
         }
         let seen = engine.ram().frame_freed().now();
         walk(engine, device, Step::Free, &mut buffer)?;
@@ -106,7 +105,7 @@ fn empty_device(engine: &Engine, device: DeviceId) -> Result<(), Stuck> {
         engine.ram().reclaim_wanted().signal();
         engine.ram().frame_freed().wait_for(seen, SETTLING);
     }
-    if engine.swap().is_unused(device) { Ok(()) } else { Err(Stuck::Busy) }
+    Ok(())
 }
 
 fn walk(engine: &Engine, device: DeviceId, step: Step, buffer: &mut Buffer) -> Result<(), Stuck> {
@@ -247,4 +246,36 @@ fn keep_in_ram(engine: &Engine, block: &mut Block<'_>, run: &SlotRun, bytes: &[u
         engine.parts().count_swap_in(order);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Arena;
+    use crate::arena::region::ArenaVec;
+    use crate::device::DeviceSpec;
+    use crate::reclaim::write_out::{self, Batch, Outgoing};
+
+    #[test]
+    fn a_slow_write_does_not_end_a_removal() {
+        let arena = Arena::builder().memory(16 << 20).folio(Order::PAGE).build().unwrap();
+        let mut bytes = ArenaVec::<u8>::zeroed(&arena, Order::HUGE.bytes()).unwrap();
+        bytes[0] = 1;
+        let engine = arena.engine();
+        let mut block = engine.lock(engine.table().page_at(bytes.as_ptr() as usize).block());
+        let slot = evict::wash_now(engine, &mut block, 0).unwrap();
+        let mut batch = Batch::new(engine, slot, Order::PAGE);
+        assert!(batch.push(engine, &mut block, 0, slot));
+        drop(block);
+        let old = arena.devices()[0].name.clone();
+        arena.add_device(&DeviceSpec::Ram { size: 64 << 20 }).unwrap();
+        std::thread::scope(|scope| {
+            let removal = scope.spawn(|| arena.remove_device(&old));
+            std::thread::sleep(Duration::from_secs(2)); // longer than many walks take
+            assert!(!removal.is_finished(), "the removal has ended before the write");
+            write_out::write_now(engine, Outgoing::Small(batch));
+            removal.join().unwrap().unwrap();
+        });
+        assert_eq!(arena.devices().len(), 1);
+    }
 }
