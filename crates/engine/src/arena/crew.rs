@@ -1,8 +1,8 @@
 //! The threads of an arena.
 //!
 //! A program that fits its budget, or ends soon, never needs most of them. So only the one that delivers faults starts
-//! at once. When memory first runs short, or a zeroed page is first wanted, two more start: one keeps zeroed pages in
-//! stock, and the other waits until memory does run short, and then starts the rest.
+//! at once. When memory first runs short, or a zeroed page is first wanted, two more start: the background thread, and
+//! one that waits until memory does run short, and then starts the rest.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,15 +12,14 @@ use std::time::{Duration, Instant};
 use folioswap_sys::uffd::EventFd;
 use folioswap_sys::{clock, futex, own_table, signals, uring};
 
+use crate::arena::background;
 use crate::arena::readers;
 use crate::compact::compactd;
-use crate::compact::slots;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::engine::Engine;
 use crate::fault::monitor;
 use crate::fault::readahead;
-use crate::memory::zeroed;
 use crate::process::fatal;
 use crate::process::threads::{self, Thread};
 use crate::process::turns::NR_RINGS;
@@ -28,7 +27,6 @@ use crate::reclaim::reclaimd::{self, ReclaimThread};
 use crate::relocate::write_back;
 use crate::swap::attached::Frees;
 use crate::swap::block::Buffer;
-use crate::swap::free;
 
 /// Monitor threads that start at once.
 const FIRST_MONITORS: usize = 1;
@@ -134,8 +132,8 @@ impl Crew {
         };
         let reclaim = threads::spawn("reclaim", &self.engine, body);
         threads.push(reclaim.inspect_err(|_| self.engine.ram().note_no_reclaim())?);
-        let zeroing = |engine: &Engine| zeroed::run(engine.ram(), engine.table(), engine.lifecycle());
-        threads.push(threads::spawn("zero", &self.engine, zeroing)?);
+        let frees = self.frees;
+        threads.push(threads::spawn("background", &self.engine, move |engine| background::run(engine, frees))?);
         Ok(())
     }
 
@@ -154,16 +152,10 @@ impl Crew {
             return;
         }
         let engine = &self.engine;
-        let mut started = vec![
-            threads::spawn("readahead", engine, readahead::run),
-            threads::spawn("compact", engine, compactd::run),
-            threads::spawn("slots", engine, slots::run),
-        ];
+        let mut started =
+            vec![threads::spawn("readahead", engine, readahead::run), threads::spawn("compact", engine, compactd::run)];
         for place in ReclaimThread::of_zones(engine.ram().zones().all().len()).skip(1) {
             started.push(threads::spawn("reclaim", engine, move |engine| reclaimd::run(engine, place)));
-        }
-        if self.frees != Frees::Synchronous {
-            started.push(threads::spawn("freeing", engine, |engine| free::run(engine.swap(), engine.lifecycle())));
         }
         started.extend(self.monitors(FIRST_MONITORS..self.nr_monitors()));
         let stop = Arc::clone(&self.stop);
@@ -245,6 +237,7 @@ impl Crew {
     /// Stops all threads, and waits until they have ended.
     pub fn end(&self) {
         self.stop.signal();
+        self.engine.ram().background().signal();
         loop {
             // The one that waits may just have started others.
             let Some(thread) = self.threads().pop() else { return };

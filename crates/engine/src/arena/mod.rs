@@ -1,6 +1,7 @@
 //! The public API: an arena is a budget of RAM, swap devices, and the memory that is paged between them.
 
 pub(crate) mod advice;
+mod background;
 pub(crate) mod by_address;
 mod crew;
 pub(crate) mod doctor;
@@ -265,13 +266,13 @@ impl ArenaBuilder {
         self.choose_mapping()
     }
 
-    fn swap_space(&mut self, devices: Vec<Opened>, stats: &Arc<StatsHome>) -> SwapSpace {
+    fn swap_space(&mut self, devices: Vec<Opened>, ram: &Ram, stats: &Arc<StatsHome>) -> SwapSpace {
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let (most_slots, device_shift) = (MAX_DEVICE_BYTES as usize / PAGE_SIZE, self.device_shift);
         let layout =
             Layout { most_slots, device_shift, nr_cpus, rotational: self.tuning.rotational, frees: self.tuning.frees };
         let compacts = self.tuning.compaction.is_some();
-        SwapSpace::new(devices, layout, self.topology.take(), compacts, Arc::clone(stats))
+        SwapSpace::new(devices, layout, self.topology.take(), compacts, Arc::clone(ram.background()), Arc::clone(stats))
     }
 
     fn engine(mut self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Opened>) -> Result<Engine, Error> {
@@ -293,7 +294,7 @@ impl ArenaBuilder {
         let stats = Arc::new(stats);
         let ram =
             Ram::new(zoning, frames, (mapper, pagemap), Arc::clone(&stats), self.memory, self.tuning.zeroed_stock)?;
-        let swap = self.swap_space(devices, &stats);
+        let swap = self.swap_space(devices, &ram, &stats);
         let compactor = Compactor::new(ram.zones().all(), self.tuning.compaction, self.tuning.compaction_means);
         let policy = Policy::new(self.folio.order(), self.swap_in);
         let table = Table::new(setup::random_key()?);
@@ -573,9 +574,6 @@ impl Drop for Running {
         self.engine.faults().reads().wake();
         self.engine.compactor().wake();
         self.engine.swap().relief().wake();
-        self.engine.ram().stock().wake();
-        self.engine.swap().slot_work().wake();
-        self.engine.swap().freeing().wake();
         direct::detach(&self.engine);
         self.crew.end();
         self.engine.swap().flush_slots(self.engine.gate());

@@ -1,6 +1,6 @@
 //! Compaction of a device's slots: moves small folios together until whole clusters are free for folios of 2 MiB.
 //!
-//! A large folio that finds no run of slots, although an eighth of a device is free, wakes the thread. It makes as many
+//! A large folio that finds no run of slots, although an eighth of a device is free, wakes the background thread. It makes as many
 //! clusters whole as such folios needed, and keeps as many while large folios go out. Slots have no recorded owner: a
 //! walk of the folio table finds them, and each folio is checked again under its block's lock.
 //!
@@ -24,9 +24,8 @@ use folioswap_sys::signals;
 use crate::block::Block;
 use crate::device::checksum;
 use crate::engine::Engine;
-use crate::process::fatal::{self, EndOnPanic};
+use crate::process::fatal;
 use crate::process::turns::asleep;
-use crate::relocate::evacuate::Evacuation;
 use crate::swap::block::Buffer;
 use crate::swap::block::SlotRun;
 use crate::swap::slot_work::LEAST_ORDER;
@@ -49,37 +48,34 @@ const PAUSES: u32 = 9;
 /// How often a pause checks whether the run is interrupted.
 const NAP: Duration = Duration::from_millis(2);
 
-/// The thread's body. Returns when the arena stops.
-pub(crate) fn run(engine: &Engine) {
-    let _end = EndOnPanic("compaction of slots");
-    let mut compactions = BTreeMap::new();
-    let mut wanted_last: Option<Instant> = None;
-    let (mut nr_wanted, mut nr_large) = (0, 0);
-    let mut evacuation = Evacuation::default();
-    while !engine.stopping() {
-        let seen = engine.swap().slot_work().now();
+/// The background thread's state of this work.
+#[derive(Default)]
+pub(crate) struct SlotCompactor {
+    compactions: BTreeMap<DeviceId, Compaction>,
+    /// When slots in runs were last wanted, or used. `None`: they no longer are.
+    wanted_last: Option<Instant>,
+    nr_wanted: usize,
+    /// Large folios that had gone out when it last looked.
+    nr_large: u64,
+}
+
+impl SlotCompactor {
+    /// Compacts slots if runs of them are wanted. Returns how long there is nothing to do; `None`: until the thread is
+    /// woken.
+    pub fn step(&mut self, engine: &Engine) -> Option<Duration> {
         let nr_more = engine.swap().slot_work().take_wanted();
-        nr_wanted += nr_more;
-        let nr_large_before = std::mem::replace(&mut nr_large, nr_large_out(engine));
+        self.nr_wanted += nr_more;
+        let nr_large_before = std::mem::replace(&mut self.nr_large, nr_large_out(engine));
         // Large folios use the clusters kept whole. Without new ones they would soon find none.
-        let in_use = wanted_last.is_some() && nr_large != nr_large_before;
+        let in_use = self.wanted_last.is_some() && self.nr_large != nr_large_before;
         if nr_more > 0 || in_use {
-            wanted_last = Some(Instant::now());
-        } else if wanted_last.is_some_and(|last| last.elapsed() > DEMAND_LASTS) {
-            (wanted_last, nr_wanted) = (None, 0);
+            self.wanted_last = Some(Instant::now());
         }
-        if wanted_last.is_some() && !compact_slots(engine, &mut compactions, nr_wanted) {
-            (wanted_last, nr_wanted) = (None, 0);
+        let lasts = self.wanted_last.is_some_and(|last| last.elapsed() <= DEMAND_LASTS);
+        if !lasts || !compact_slots(engine, &mut self.compactions, self.nr_wanted) {
+            (self.wanted_last, self.nr_wanted) = (None, 0);
         }
-        if engine.swap().slot_work().take_evacuation() {
-            evacuation.begin();
-        }
-        let pause = evacuation.step(engine);
-        let again = wanted_last.map(|_| AGAIN);
-        match again.into_iter().chain(pause).min() {
-            _ if engine.stopping() => {} // the stop may precede `seen`
-            limit => engine.swap().slot_work().wait(seen, limit),
-        }
+        self.wanted_last.map(|_| AGAIN)
     }
 }
 

@@ -41,6 +41,8 @@ pub(crate) struct Ram {
     nr_mapped: AtomicUsize,
     nr_evictions: AtomicU32,
     reclaim_wanted: Event,
+    /// Shared with the swap space.
+    background: Arc<Event>,
     frame_freed: Event,
     /// Pages that threads wait for which leave reclaim to others.
     nr_awaited: AtomicUsize,
@@ -79,8 +81,9 @@ impl Ram {
         let zones = zoning.zones(frames.nr_pageblocks(), nr_cpus);
         frames.open(budget_bytes as usize / Order::HUGE.bytes())?;
         zones.set_limit(budget_bytes as usize / PAGE_SIZE);
+        let background = Arc::new(Event::default());
         Ok(Ram {
-            stock: ZeroedStock::new(keeps_stock, zones.all().len()),
+            stock: ZeroedStock::new(keeps_stock, zones.all().len(), Arc::clone(&background)),
             zones,
             zone_nodes,
             frames,
@@ -93,6 +96,7 @@ impl Ram {
             nr_mapped: AtomicUsize::new(0),
             nr_evictions: AtomicU32::new(0),
             reclaim_wanted: Event::default(),
+            background,
             frame_freed: Event::default(),
             nr_awaited: AtomicUsize::new(0),
             begin: OnceLock::new(),
@@ -145,6 +149,7 @@ impl Ram {
         self.frames.forget_lock();
         self.mapper.forget_lock();
         self.reclaim_wanted.forget_waiters();
+        self.background.forget_waiters();
         self.frame_freed.forget_waiters();
     }
 
@@ -152,6 +157,7 @@ impl Ram {
         &*self.mapper
     }
 
+    #[cfg(test)]
     pub fn stock(&self) -> &ZeroedStock {
         &self.stock
     }
@@ -182,6 +188,11 @@ impl Ram {
     pub fn reclaim_wanted(&self) -> &Event {
         self.begin();
         &self.reclaim_wanted
+    }
+
+    /// Wakes the background thread.
+    pub fn background(&self) -> &Arc<Event> {
+        &self.background
     }
 
     /// Starts what has waited for its first need.

@@ -1,7 +1,7 @@
 //! The zeroed pageblocks in stock ([`super::zeroed`] fills it).
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use folioswap_core::{FrameId, Order, Zone, Zones};
 
@@ -25,11 +25,11 @@ pub(crate) struct ZeroedStock {
     /// The number of first touches when reclaim last looked.
     pub nr_touches_seen: AtomicUsize,
     enabled: bool,
-    pub wanted: Event,
+    background: Arc<Event>,
 }
 
 impl ZeroedStock {
-    pub fn new(enabled: bool, nr_zones: usize) -> Self {
+    pub fn new(enabled: bool, nr_zones: usize, background: Arc<Event>) -> Self {
         ZeroedStock {
             blocks: Mutex::new(Vec::with_capacity(MOST * nr_zones)), // never grows, so faults do not wait for that
             nr: AtomicUsize::new(0),
@@ -37,7 +37,7 @@ impl ZeroedStock {
             nr_touches: AtomicUsize::new(0),
             nr_touches_seen: AtomicUsize::new(0),
             enabled,
-            wanted: Event::default(),
+            background,
         }
     }
 
@@ -49,7 +49,7 @@ impl ZeroedStock {
 
     /// Wakes the thread.
     pub fn wake(&self) {
-        self.wanted.signal();
+        self.background.signal();
     }
 
     pub fn change<R>(&self, change: impl FnOnce(&mut Vec<FrameId>) -> R) -> R {

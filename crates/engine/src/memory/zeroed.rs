@@ -1,6 +1,6 @@
 //! A stock of zeroed pageblocks, so that a fault need not clear 2 MiB at the first touch of a whole folio.
 //!
-//! A thread fills it while whole folios are touched for the first time: one block for each `TOUCHES_EACH` touches so
+//! The background thread fills it while whole folios are touched for the first time: one block for each `TOUCHES_EACH` touches so
 //! far, at most `MOST` per zone, and only with frames available without a write. Its frames are held and do not count
 //! as free. They are given back when a fault finds no frame, when the budget is lowered, or when reclaim begins and
 //! there was no first touch since it last did.
@@ -12,24 +12,15 @@ use folioswap_core::{CpuId, FrameId, Memory, Order};
 use crate::memory::ram::Ram;
 use crate::memory::table::Table;
 use crate::process::cpu::current_cpu;
-use crate::process::fatal::EndOnPanic;
 use crate::process::lifecycle::Lifecycle;
 
-/// The thread's body. Returns when the arena stops.
-pub(crate) fn run(ram: &Ram, table: &Table, lifecycle: &Lifecycle) {
-    let _end = EndOnPanic("zeroing");
-    folioswap_sys::cpu::run_as_batch();
+/// Fills the stock.
+pub(crate) fn fill(ram: &Ram, table: &Table, lifecycle: &Lifecycle) {
     let thread = folioswap_sys::signals::thread_id();
-    while !lifecycle.stopping() {
-        let seen = ram.stock.wanted.now();
-        loop {
-            let _pass = lifecycle.gate().enter(thread);
-            if lifecycle.stopping() || !ram.stock_one(table) {
-                break;
-            }
-        }
-        if !lifecycle.stopping() {
-            ram.stock.wanted.wait(seen);
+    loop {
+        let _pass = lifecycle.gate().enter(thread);
+        if lifecycle.stopping() || !ram.stock_one(table) {
+            return;
         }
     }
 }
@@ -46,7 +37,7 @@ impl Ram {
         if nr_left < stock.target(zone).div_ceil(2) {
             stock.touched_on.store(cpu.get(), Ordering::Relaxed);
             self.begin();
-            stock.wanted.signal();
+            stock.wake();
         }
         taken
     }

@@ -1,4 +1,4 @@
-//! Evacuation of failing devices, in the background by the thread that moves slots, folio by folio as in a removal.
+//! Evacuation of failing devices, by the background thread, folio by folio as in a removal.
 //!
 //! Readable content goes to other devices or to free RAM; folios in RAM give up their copies. Unreadable content stays;
 //! the readable parts of a large folio are split off. When nothing is left there, the device is detached. Until then
@@ -31,13 +31,11 @@ pub(crate) struct Evacuation {
 }
 
 impl Evacuation {
-    /// Starts over at once: another device is failing, or there is more room.
-    pub fn begin(&mut self) {
-        self.next = Some((FIRST_PAUSE, Instant::now()));
-    }
-
-    /// Takes a step if one is due. Returns how long there is nothing to do; `None`: until a device fails.
+    /// Takes a step if one is due. It is due at once if another device is failing, or there is more room. Returns how long there is nothing to do; `None`: until a device fails.
     pub fn step(&mut self, engine: &Engine) -> Option<Duration> {
+        if engine.swap().slot_work().take_evacuation() {
+            self.next = Some((FIRST_PAUSE, Instant::now()));
+        }
         let (pause, due) = self.next?;
         let left = due.saturating_duration_since(Instant::now());
         if !left.is_zero() {

@@ -4,7 +4,7 @@
 //! one. The device grows in large steps. Space of emptied clusters goes back to the file system when most of it has
 //! been free for a while (`discard`); such a cluster is used again only after its space was reserved anew. A free
 //! takes 0.3 us if it finds its cluster unlocked and the device needs no notice of frees. Other freed slots wait in a
-//! [`SlotCache`] for the freeing thread (`free`). No allocation fails, and the device does not grow, while the cache
+//! [`SlotCache`] for the background thread (`free`). No allocation fails, and the device does not grow, while the cache
 //! holds freed slots.
 //!
 //! **Locking.** `space` before the locks of [`Clusters`]. Discards are done while holding neither.
@@ -236,7 +236,7 @@ impl Attached {
         self.cache.flush(&self.clusters)
     }
 
-    /// The same for the freeing thread before it sleeps until it is woken.
+    /// The same for the background thread before it sleeps until it is woken.
     pub fn sweep(&self) -> bool {
         self.cache.sweep(&self.clusters)
     }

@@ -1,4 +1,4 @@
-//! Discards: the freeing thread gives the space of emptied clusters back to the file system.
+//! Discards: the background thread gives the space of emptied clusters back to the file system.
 //!
 //! Discarding a cluster that is reused soon would be wasted work. So discards begin when more slots are free than used
 //! and this has lasted for a while. They end when it is no longer so; a few clusters are discarded at a time.

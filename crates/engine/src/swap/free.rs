@@ -1,12 +1,11 @@
-//! The thread that frees slots, so that faults and unmaps need not.
+//! The background thread frees slots, so that faults and unmaps need not.
 //!
 //! A freed slot goes to its cluster at once if that is cheap (`attached`). Others are collected in batches per CPU and
 //! device (`core::swap::SlotCache`). A full batch wakes the thread, which gives it to the clusters. A free that still
 //! finds its batch full empties it itself, so nothing waits for the thread. The thread also discards emptied clusters
 //! (`discard`), so any free wakes it if it sleeps. Then it is *on watch*: it flushes all batches every
 //! [`FLUSH_INTERVAL`], and sleeps once nothing was freed in between; while slots that were freed are held for
-//! descendants of a fork, it looks after them every [`FORK_POLL_INTERVAL`]. It runs as SCHED_BATCH, so it does not
-//! preempt the thread that wakes it.
+//! descendants of a fork, it looks after them every [`FORK_POLL_INTERVAL`].
 //!
 //! **Locking.** The thread holds the fork gate while it frees, so no batch or cluster is locked during a fork. It waits
 //! for the disk outside the gate. A forked child starts its own when memory first runs short; frees work without it.
@@ -18,7 +17,6 @@ use folioswap_core::{Freed, Order, SlotId};
 use folioswap_sys::signals;
 
 use crate::process::cpu::current_cpu;
-use crate::process::fatal::EndOnPanic;
 use crate::process::lifecycle::Lifecycle;
 use crate::process::wakeup::Gate;
 use crate::swap::discard::{Discards, Next};
@@ -30,46 +28,47 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval between looks at whether the descendants of forks that hold slots are gone.
 const FORK_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The thread's body. Returns when the arena stops.
-pub(crate) fn run(space: &SwapSpace, lifecycle: &Lifecycle) {
-    let gate = lifecycle.gate();
-    let _end = EndOnPanic("freeing");
-    folioswap_sys::cpu::run_as_batch();
-    let thread = signals::thread_id();
-    let mut discards = Discards::default();
-    let (mut swept, mut looked) = (Instant::now(), Instant::now());
-    while !lifecycle.stopping() {
-        let seen = space.freeing().wanted.now();
-        let pass = gate.enter(thread);
+/// The thread's state of this work.
+pub(crate) struct Freer {
+    discards: Discards,
+    /// When all batches were last flushed, or the watch began.
+    swept: Instant,
+    /// When it last looked whether descendants are gone.
+    looked: Instant,
+    is_idle: bool,
+}
+
+impl Freer {
+    pub fn new() -> Self {
+        Freer { discards: Discards::default(), swept: Instant::now(), looked: Instant::now(), is_idle: true }
+    }
+
+    /// Frees what is due. Returns how long there is nothing to do; `None`: until the thread is woken.
+    pub fn step(&mut self, space: &SwapSpace, lifecycle: &Lifecycle) -> Option<Duration> {
+        let gate = lifecycle.gate();
+        let pass = gate.enter(signals::thread_id());
         space.free_full();
-        if space.has_freed_held() && looked.elapsed() >= FORK_POLL_INTERVAL {
-            looked = Instant::now();
+        if space.has_freed_held() && self.looked.elapsed() >= FORK_POLL_INTERVAL {
+            self.looked = Instant::now();
             space.end_held(|fork| lifecycle.is_over(fork));
         }
         let awaits_descendants = space.has_freed_held();
-        let is_idle = swept.elapsed() >= FLUSH_INTERVAL && {
-            swept = Instant::now();
-            !space.sweep_slots()
-        };
+        if std::mem::replace(&mut self.is_idle, false) {
+            self.swept = Instant::now(); // woken: the watch begins
+        } else if self.swept.elapsed() >= FLUSH_INTERVAL {
+            self.swept = Instant::now();
+            self.is_idle = !space.sweep_slots();
+        }
         drop(pass);
-        let next = discards.step(space, gate);
-        let watch = match (is_idle, awaits_descendants) {
-            (false, _) => Some(FLUSH_INTERVAL.saturating_sub(swept.elapsed())),
+        let watch = match (self.is_idle, awaits_descendants) {
+            (false, _) => Some(FLUSH_INTERVAL.saturating_sub(self.swept.elapsed())),
             (true, true) => Some(FORK_POLL_INTERVAL),
             (true, false) => None,
         };
-        let limit = match next {
-            Next::GoOn => continue,
+        match self.discards.step(space, gate) {
+            Next::GoOn => Some(Duration::ZERO),
             Next::Sleep => watch,
             Next::SleepFor(limit) => Some(watch.map_or(limit, |watch| watch.min(limit))),
-        };
-        match limit {
-            _ if lifecycle.stopping() => {} // the stop may have been signalled before `seen` was read
-            Some(limit) => space.freeing().wanted.wait_for(seen, limit),
-            None => {
-                space.freeing().wanted.wait(seen);
-                swept = Instant::now();
-            }
         }
     }
 }
@@ -80,7 +79,7 @@ impl SwapSpace {
         let cpu = current_cpu();
         let is_full = self.free(cpu, slot, order) == Freed::Filled;
         if self.freeing().begin_watch() | is_full {
-            self.freeing().wanted.signal();
+            self.freeing().wake();
         }
     }
 
@@ -88,7 +87,7 @@ impl SwapSpace {
     pub fn put_back_slots(&self, slot: SlotId, order: Order) {
         self.free_now(slot, order);
         if self.freeing().begin_watch() {
-            self.freeing().wanted.signal();
+            self.freeing().wake();
         }
     }
 

@@ -1,25 +1,26 @@
-//! When the thread that frees slots ([`super::free`]) is woken.
+//! When the background thread is woken to free slots ([`super::free`]).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use crate::process::wakeup::Event;
 
 /// What wakes it.
 pub(crate) struct Freeing {
-    pub wanted: Event,
-    /// The thread will look at all batches again without being woken, or there is no thread.
+    background: Arc<Event>,
+    /// The thread will look at all batches again without being woken, or it frees nothing.
     pub on_watch: AtomicBool,
 }
 
 impl Freeing {
-    /// `synchronous`: there is no thread.
-    pub fn new(synchronous: bool) -> Self {
-        Freeing { wanted: Event::default(), on_watch: AtomicBool::new(synchronous) }
+    /// `synchronous`: the thread frees nothing.
+    pub fn new(synchronous: bool, background: Arc<Event>) -> Self {
+        Freeing { background, on_watch: AtomicBool::new(synchronous) }
     }
 
     /// Wakes the thread.
     pub fn wake(&self) {
-        self.wanted.signal();
+        self.background.signal();
     }
 
     /// Whether the caller must wake the thread to look at what was just freed. Only one caller gets `true` per watch.

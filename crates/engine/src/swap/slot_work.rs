@@ -1,7 +1,8 @@
-//! Wakes the thread that compacts slots and empties failing devices (`compact::slots`).
+//! What the background thread is wanted for on swap devices: it compacts slots and empties failing devices
+//! (`compact::slots`).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use folioswap_core::{Order, PIECE};
 
@@ -12,7 +13,7 @@ pub(crate) const LEAST_ORDER: Order = PIECE;
 
 /// What the thread is wanted for.
 pub(crate) struct SlotWork {
-    wanted: Event,
+    background: Arc<Event>,
     /// Slots of the folios that found no run since the thread last looked.
     nr_wanted: AtomicUsize,
     /// Whether slots are compacted.
@@ -22,44 +23,21 @@ pub(crate) struct SlotWork {
 }
 
 impl SlotWork {
-    pub fn new(compacts: bool) -> Self {
-        SlotWork {
-            wanted: Event::default(),
-            nr_wanted: AtomicUsize::new(0),
-            compacts,
-            is_evacuation_due: AtomicBool::new(false),
-        }
-    }
-
-    /// Wakes the thread.
-    pub fn wake(&self) {
-        self.wanted.signal();
-    }
-
-    /// To be read before the work is looked at, and given to the wait that follows.
-    pub fn now(&self) -> u32 {
-        self.wanted.now()
-    }
-
-    /// Waits for work, for `limit` at most, unless the thread was woken since `seen`.
-    pub fn wait(&self, seen: u32, limit: Option<Duration>) {
-        match limit {
-            Some(limit) => self.wanted.wait_for(seen, limit),
-            None => self.wanted.wait(seen),
-        }
+    pub fn new(compacts: bool, background: Arc<Event>) -> Self {
+        SlotWork { background, nr_wanted: AtomicUsize::new(0), compacts, is_evacuation_due: AtomicBool::new(false) }
     }
 
     /// Makes the thread empty failing devices now.
     pub fn evacuate(&self) {
         self.is_evacuation_due.store(true, Ordering::SeqCst);
-        self.wake();
+        self.background.signal();
     }
 
     /// Notes that a folio of this order found no run of slots, and wakes the thread if free ones are scattered.
     pub fn want_runs(&self, order: Order, are_scattered: impl FnOnce() -> bool) {
         if self.compacts && order >= LEAST_ORDER && are_scattered() {
             self.nr_wanted.fetch_add(order.nr_pages(), Ordering::Relaxed);
-            self.wake();
+            self.background.signal();
         }
     }
 

@@ -26,7 +26,7 @@ use crate::device::topology::Topology;
 use crate::device::{MemoryUse, Opened};
 use crate::process::fatal;
 use crate::process::shared_stats::{SharedCounters, StatsHome};
-use crate::process::wakeup::Pass;
+use crate::process::wakeup::{Event, Pass};
 use crate::swap::attached::{Attached, Frees, Layout};
 use crate::swap::freeing::Freeing;
 use crate::swap::health::{DeviceErrors, DeviceState, Trouble};
@@ -145,9 +145,9 @@ pub(crate) struct SwapSpace {
     nr_compressing: AtomicUsize,
     /// Shared I/O counters of devices. `None`: each device has its own.
     shared: Option<&'static SharedCounters>,
-    /// The thread that frees slots.
+    /// When the background thread is woken to free slots.
     freeing: Freeing,
-    /// The thread that compacts slots and empties failing devices.
+    /// What the background thread is wanted for.
     slot_work: SlotWork,
     /// The thread that relieves fronts.
     relief: Relief,
@@ -161,6 +161,7 @@ impl SwapSpace {
         mut layout: Layout,
         topology: Option<Topology>,
         compacts: bool,
+        background: Arc<Event>,
         stats: Arc<StatsHome>,
     ) -> Self {
         let topology = topology.unwrap_or_else(Topology::of_machine);
@@ -178,8 +179,8 @@ impl SwapSpace {
             compresses: AtomicBool::new(false),
             nr_compressing: AtomicUsize::new(0),
             shared: stats.shared(),
-            freeing: Freeing::new(layout.frees == Frees::Synchronous),
-            slot_work: SlotWork::new(compacts),
+            freeing: Freeing::new(layout.frees == Frees::Synchronous, Arc::clone(&background)),
+            slot_work: SlotWork::new(compacts, background),
             relief: Relief::default(),
             stats,
         };
@@ -724,7 +725,7 @@ mod tests {
             frees: Frees::Cheapest,
         };
         let stats = Arc::new(StatsHome::Own(crate::process::shared_stats::of_its_own()));
-        SwapSpace::new(devices, layout, Some(topology), true, stats)
+        SwapSpace::new(devices, layout, Some(topology), true, Arc::default(), stats)
     }
 
     const TWO: &str = "node 0 cpus 0,2\nnode 1 cpus 1,3\ndevice ram:6M node 1";
