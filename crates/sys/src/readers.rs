@@ -6,7 +6,7 @@
 
 use std::io;
 use std::mem::{offset_of, size_of};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::check;
 use crate::uffd::EventFd;
@@ -49,39 +49,81 @@ fn set<T>(socket: &OwnedFd, option: libc::c_int, value: T) -> io::Result<()> {
     check(result).map(drop)
 }
 
-/// Answers requests until `stop` is signalled. `bring_in` gets an address and a length.
-///
-/// # Errors
-/// The kernel's: EADDRINUSE if another process has this number, in another PID namespace.
-pub fn answer(stop: &EventFd, mut bring_in: impl FnMut(usize, usize)) -> io::Result<()> {
-    let socket = socket()?;
-    set(&socket, libc::SO_PASSCRED, 1 as libc::c_int)?;
-    let (name, len) = address(std::process::id());
-    bind(&socket, &name, len)?;
-    loop {
-        let wanted = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut ready = [wanted(socket.as_raw_fd()), wanted(stop.number())];
-        // SAFETY: the kernel fills in two entries of this frame. No timeout, and no mask.
-        let result = unsafe { libc::syscall(libc::SYS_ppoll, ready.as_mut_ptr(), ready.len(), 0usize, 0usize, 0usize) };
-        match check(result) {
-            Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
-            other => other.map(drop)?,
+/// What another process asks for.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    /// The address of what is to be brought in.
+    pub addr: usize,
+    /// Its length in bytes.
+    pub len: usize,
+    /// Where the answer goes.
+    from: libc::sockaddr_un,
+    from_len: libc::socklen_t,
+}
+
+/// The socket on which this process is asked, in the calling thread's descriptor table.
+pub struct Listener(OwnedFd);
+
+impl Listener {
+    /// # Errors
+    /// The kernel's: EADDRINUSE if another process has this number, in another PID namespace.
+    pub fn new() -> io::Result<Self> {
+        let socket = socket()?;
+        set(&socket, libc::SO_PASSCRED, 1 as libc::c_int)?;
+        let (name, len) = address(std::process::id());
+        bind(&socket, &name, len)?;
+        Ok(Listener(socket))
+    }
+
+    /// Becomes readable when there is a request.
+    #[must_use]
+    pub fn descriptor(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// The next request of a process that may ask. Does not wait.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn receive(&self) -> io::Result<Option<Asked>> {
+        receive(&self.0)
+    }
+
+    /// Waits for a request. `None`: `stop` is signalled.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn wait(&self, stop: &EventFd) -> io::Result<Option<Asked>> {
+        loop {
+            let wanted = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let mut ready = [wanted(self.descriptor()), wanted(stop.number())];
+            let (entries, nr_entries) = (ready.as_mut_ptr(), ready.len());
+            // SAFETY: the kernel fills in two entries of this frame. No timeout, and no mask.
+            let result = unsafe { libc::syscall(libc::SYS_ppoll, entries, nr_entries, 0usize, 0usize, 0usize) };
+            match check(result) {
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
+                other => other.map(drop)?,
+            }
+            if ready[1].revents != 0 {
+                return Ok(None);
+            }
+            if let Some(asked) = self.receive()? {
+                return Ok(Some(asked));
+            }
         }
-        if ready[1].revents != 0 {
-            return Ok(());
-        }
-        if let Some((request, from, len)) = receive(&socket)? {
-            bring_in(request[0], request[1]);
-            let done = [1u8];
-            let (fd, flags) = (socket.as_raw_fd(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
-            // SAFETY: the kernel reads a byte, and an address of this length. Who has gone needs no answer.
-            unsafe { libc::syscall(libc::SYS_sendto, fd, done.as_ptr(), 1, flags, &raw const from, len) };
-        }
+    }
+
+    /// Tells the process that asked. If it has gone, nobody needs the answer.
+    pub fn answer(&self, asked: &Asked) {
+        let done = [1u8];
+        let (fd, flags) = (self.descriptor(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+        let (from, len) = (&raw const asked.from, asked.from_len);
+        // SAFETY: the kernel reads a byte, and an address of this length.
+        unsafe { libc::syscall(libc::SYS_sendto, fd, done.as_ptr(), 1, flags, from, len) };
     }
 }
 
-/// A request of a process that may ask, and where the answer goes.
-fn receive(socket: &OwnedFd) -> io::Result<Option<(Request, libc::sockaddr_un, libc::socklen_t)>> {
+fn receive(socket: &OwnedFd) -> io::Result<Option<Asked>> {
     #[repr(C, align(8))]
     struct Control([u8; 64]);
     let (mut request, mut control) = ([0usize; 2], Control([0; 64]));
@@ -110,7 +152,8 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<(Request, libc::sockaddr_un, l
     };
     // SAFETY: takes no pointers.
     let may_ask = user.is_some_and(|user| user == 0 || user == unsafe { libc::geteuid() });
-    Ok((may_ask && read == size_of::<Request>()).then_some((request, from, header.msg_namelen)))
+    let asked = Asked { addr: request[0], len: request[1], from, from_len: header.msg_namelen };
+    Ok((may_ask && read == size_of::<Request>()).then_some(asked))
 }
 
 /// Has another process bring memory in. `false`: it does not answer, or is no such process.
@@ -144,13 +187,19 @@ mod tests {
         let stop = EventFd::new().unwrap();
         let (asked, seen) = mpsc::channel();
         std::thread::scope(|scope| {
-            let answering = scope.spawn(|| answer(&stop, |addr, len| asked.send((addr, len)).unwrap()));
+            let answering = scope.spawn(|| {
+                let listener = Listener::new().unwrap();
+                while let Some(request) = listener.wait(&stop).unwrap() {
+                    asked.send((request.addr, request.len)).unwrap();
+                    listener.answer(&request);
+                }
+            });
             while !ask(std::process::id(), 0x1000, 0x2000) {
                 std::thread::yield_now(); // it does not listen yet
             }
             assert_eq!(seen.recv().unwrap(), (0x1000, 0x2000));
             stop.signal();
-            answering.join().unwrap().unwrap();
+            answering.join().unwrap();
         });
         assert!(!ask(std::process::id(), 0x1000, 0x2000));
     }

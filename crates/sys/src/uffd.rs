@@ -476,23 +476,23 @@ fn event(message: &abi::Message) -> Event {
 #[derive(Debug)]
 pub struct Waiter {
     epoll: Option<OwnedFd>,
-    /// Those of the userfaultfd and of the stop, and perhaps another.
-    watched: [RawFd; 3],
+    /// Those of the userfaultfd and of the stop, and perhaps others.
+    watched: [RawFd; 4],
 }
 
 /// What is ready: each descriptor, with its events.
-type Ready = [(RawFd, u32); 3];
+type Ready = [(RawFd, u32); 4];
 
 /// No descriptor. `ppoll` ignores it.
 const NONE: RawFd = -1;
 
 impl Waiter {
-    /// Creates a waiter for events of `uffd` and for `stop`, in the calling thread's descriptor table; and for another
-    /// descriptor of that table, while the waiter is used.
+    /// Creates a waiter for events of `uffd` and for `stop`, in the calling thread's descriptor table; and for other
+    /// descriptors of that table, while the waiter is used.
     ///
     /// # Errors
     /// Kernel errors.
-    pub fn new(uffd: &Userfaultfd, stop: &EventFd, other: Option<RawFd>) -> io::Result<Self> {
+    pub fn new(uffd: &Userfaultfd, stop: &EventFd, others: [Option<RawFd>; 2]) -> io::Result<Self> {
         // SAFETY: takes no pointers.
         let epoll = match check(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }) {
             // SAFETY: the kernel just created this descriptor, and nothing else owns it.
@@ -500,7 +500,8 @@ impl Waiter {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => None,
             Err(error) => return Err(error),
         };
-        let watched = [uffd.descriptor.number(), stop.0.number(), other.unwrap_or(NONE)];
+        let [first, second] = others.map(|other| other.unwrap_or(NONE));
+        let watched = [uffd.descriptor.number(), stop.0.number(), first, second];
         if let Some(epoll) = &epoll {
             add(epoll, watched[0], (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32)?;
             let others = watched[1..].iter().filter(|&&fd| fd != NONE);
@@ -509,7 +510,7 @@ impl Waiter {
         Ok(Waiter { epoll, watched })
     }
 
-    /// Sleeps until there may be an event to read (another thread may be faster), until the other descriptor is
+    /// Sleeps until there may be an event to read (another thread may be faster), until another descriptor is
     /// readable, for a `moment` if one is given, or until `stop` is signalled, which takes precedence.
     ///
     /// # Errors
@@ -556,7 +557,7 @@ fn add(epoll: &OwnedFd, fd: RawFd, events: u32) -> io::Result<()> {
 }
 
 fn wait_in(epoll: &OwnedFd) -> io::Result<Ready> {
-    let mut ready = [libc::epoll_event { events: 0, u64: NONE as u64 }; 3];
+    let mut ready = [libc::epoll_event { events: 0, u64: NONE as u64 }; 4];
     let (len, forever) = (ready.len(), -1);
     // SAFETY: entries of this frame, no timeout, and no signal mask.
     check(unsafe {

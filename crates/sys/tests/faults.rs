@@ -159,7 +159,7 @@ fn a_monitor_resolves_missing_pages() {
         let (uffd, stop) = (Arc::clone(&uffd), Arc::clone(&stop));
         move || {
             let mut seen = Vec::new();
-            let waiter = Waiter::new(&uffd, &stop, None).unwrap();
+            let waiter = Waiter::new(&uffd, &stop, [None; 2]).unwrap();
             while waiter.wait(None).unwrap() == Woken::Event {
                 let Some(event) = uffd.read_event().unwrap() else { continue };
                 let Event::Pagefault { addr, .. } = event else { panic!("{event:?}") };
@@ -222,7 +222,7 @@ fn which_sleeping_threads_a_signal_would_wake_is_known() {
     populate(source, PAGE);
     uffd.register(region, HUGE).unwrap();
     let stop = EventFd::new().unwrap();
-    let waiter = Waiter::new(&uffd, &stop, None).unwrap();
+    let waiter = Waiter::new(&uffd, &stop, [None; 2]).unwrap();
     let set_mask = |how| {
         // SAFETY: all zeroes is a valid set, to which one signal is added.
         unsafe {

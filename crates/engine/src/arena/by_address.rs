@@ -23,8 +23,9 @@ use crate::engine::Engine;
 use crate::fault::resolve;
 use crate::manage::adopt;
 use crate::manage::hand_over;
-use crate::manage::pages::{self, BLOCK_BYTES, blocks_of, pages_in};
+use crate::manage::pages;
 use crate::manage::remap::{self, Relocation};
+use crate::memory::table::{BLOCK_BYTES, blocks_of, pages_in};
 
 /// Blocks whose wish is noted in one go.
 const WISHES: usize = 64;

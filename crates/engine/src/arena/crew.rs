@@ -13,13 +13,13 @@ use folioswap_sys::uffd::EventFd;
 use folioswap_sys::{clock, futex, own_table, signals, uring};
 
 use crate::arena::background;
-use crate::arena::readers;
 use crate::compact::compactd;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::engine::Engine;
 use crate::fault::monitor;
 use crate::fault::readahead;
+use crate::fault::readers;
 use crate::process::fatal;
 use crate::process::threads::{self, Thread};
 use crate::process::turns::NR_RINGS;
@@ -158,8 +158,10 @@ impl Crew {
             started.push(threads::spawn("reclaim", engine, move |engine| reclaimd::run(engine, place)));
         }
         started.extend(self.monitors(FIRST_MONITORS..self.nr_monitors()));
-        let stop = Arc::clone(&self.stop);
-        started.push(threads::spawn("readers", engine, move |engine| readers::run(engine, &stop)));
+        if self.mode != FaultMode::Monitor {
+            let stop = Arc::clone(&self.stop);
+            started.push(threads::spawn("readers", engine, move |engine| readers::run(engine, &stop)));
+        }
         self.add(started);
         self.compress();
         // Inside the gate: a child that is forked meanwhile would wait for the end of it for ever.
@@ -227,9 +229,9 @@ impl Crew {
 
     /// Threads that resolve faults of others, if the mode has these.
     fn monitors(&self, numbers: Range<usize>) -> Vec<Result<Thread, Error>> {
-        let monitor = |_| {
+        let monitor = |number| {
             let stop = Arc::clone(&self.stop);
-            threads::spawn("monitor", &self.engine, move |engine| monitor::run(engine, &stop))
+            threads::spawn("monitor", &self.engine, move |engine| monitor::run(engine, &stop, number == 0))
         };
         if self.mode == FaultMode::Monitor { numbers.map(monitor).collect() } else { Vec::new() }
     }

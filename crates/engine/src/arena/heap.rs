@@ -17,7 +17,7 @@ use folioswap_core::RangeSet;
 use crate::arena::Arena;
 use crate::arena::by_address::RawSpace;
 use crate::config::error::Error;
-use crate::manage::pages::BLOCK_BYTES;
+use crate::memory::table::BLOCK_BYTES;
 
 /// Blocks of this size and more are mapped and unmapped alone.
 pub const LARGE_BYTES: usize = 1 << 20;

@@ -8,7 +8,6 @@ pub(crate) mod doctor;
 pub(crate) mod fork;
 pub(crate) mod heap;
 mod inherit;
-mod readers;
 pub(crate) mod region;
 pub(crate) mod run_settings;
 mod setup;

@@ -1,8 +1,8 @@
 //! Compaction of a device's slots: moves small folios together until whole clusters are free for folios of 2 MiB.
 //!
-//! A large folio that finds no run of slots, although an eighth of a device is free, wakes the background thread. It makes as many
-//! clusters whole as such folios needed, and keeps as many while large folios go out. Slots have no recorded owner: a
-//! walk of the folio table finds them, and each folio is checked again under its block's lock.
+//! A large folio that finds no run of slots, although an eighth of a device is free, wakes the background thread. That
+//! makes as many clusters whole as such folios needed, and keeps as many while large folios go out. Slots have no
+//! recorded owner: a walk of the folio table finds them, and each folio is checked again under its block's lock.
 //!
 //! **Invariant.** A folio's entry names its old slots until the new ones hold its verified content.
 //!

@@ -5,6 +5,7 @@ pub(crate) mod direct;
 pub(crate) mod flow;
 pub(crate) mod monitor;
 pub(crate) mod readahead;
+pub(crate) mod readers;
 pub(crate) mod resolve;
 pub(crate) mod runs;
 pub(crate) mod take;

@@ -1,8 +1,9 @@
 //! Monitor mode: threads of the engine read faults from the userfaultfd and resolve them.
 //!
 //! Each of them is an event loop over the userfaultfd, a ring of reads, and the flows of the faults that it has read
-//! and not resolved yet. So no fault waits behind another one's device, unless 64 reads are in flight. Where the kernel
-//! permits no ring, a read blocks its thread, and there are more of them.
+//! and not resolved yet; the first also over what other processes ask for (`readers`). So no fault waits behind another
+//! one's device, unless 64 reads are in flight. Where the kernel permits no ring, a read blocks its thread, and there
+//! are more of them.
 //!
 //! Waking a thread on a halted virtual CPU takes 28 us, longer than many faults take. Therefore a thread that has
 //! resolved a short fault polls for the next one for a moment, yielding its CPU to other threads. The kernel still
@@ -13,16 +14,19 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use folioswap_core::PAGE_SIZE;
+use folioswap_sys::readers::{Asked, Listener};
 use folioswap_sys::signals;
 use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
 
 use crate::engine::Engine;
+use crate::fault::readers;
 use crate::fault::resolve::{resolve_for, resolve_own};
 use crate::process::cpu::{self, ServedCpu};
 use crate::process::fatal::{self, EndOnPanic};
 use crate::process::turns::{Need, Turns, Waits};
+use crate::process::wakeup::Pass;
 
 /// How long a thread polls for the next fault.
 const WATCH: Duration = Duration::from_micros(30);
@@ -35,6 +39,9 @@ const SHORT: Duration = Duration::from_micros(50);
 /// at last, while nothing happens.
 const TURN: Duration = Duration::from_micros(50);
 const LONGEST_TURN: Duration = Duration::from_millis(1);
+
+/// How long other processes may wait before a busy thread looks whether they ask for something.
+const READERS_WAIT: Duration = Duration::from_millis(5);
 
 /// Faults that are held back while a thread forks. Further ones are woken, and come again, at once.
 const MOST_HELD_BACK: usize = 256;
@@ -76,33 +83,45 @@ struct Flight<F> {
 struct Flights<'e, F, M> {
     engine: &'e Engine,
     turns: &'e Turns,
-    /// Makes the flow of a fault. It returns whether the thread is to be woken.
+    listener: Option<&'e Listener>,
+    /// Makes the flow of a fault, or of what another process asks for. It returns whether the thread is to be woken.
     make: M,
     all: Vec<Flight<F>>,
     /// Faults that came while another thread forks: woken after that, they come again.
     held_back: Vec<Reported>,
 }
 
-impl<F: Future<Output = bool>, M: Fn(Reported) -> F> Flights<'_, F, M> {
+impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, F, M> {
     /// Reads faults, and goes on with each until it waits, which it may not. Returns their number, and how long the
     /// shortest took that was resolved, if any was.
     fn begin_some(&mut self) -> (usize, Option<Duration>) {
         let mut shortest = None;
         for nr_read in 0..MOST_AT_ONCE {
             let Some(fault) = read(self.engine) else { return (nr_read, shortest) };
-            if !resolve_own(self.engine, fault.addr, fault.thread) {
-                shortest = shorter(shortest, self.begin(fault));
+            if resolve_own(self.engine, fault.addr, fault.thread) {
+                continue;
+            }
+            match self.engine.gate().try_enter(fault.thread) {
+                Some(pass) => shortest = shorter(shortest, self.begin(pass, fault, None)),
+                None => self.hold_back(fault),
             }
         }
         (MOST_AT_ONCE, shortest)
     }
 
+    /// Begins what another process asks for, if one does.
+    fn begin_for_reader(&mut self) {
+        let thread = signals::thread_id();
+        if let Some(listener) = self.listener
+            && let Some(pass) = self.engine.gate().try_enter(thread)
+            && let Ok(Some(asked)) = listener.receive()
+        {
+            self.begin(pass, Reported { addr: asked.addr, thread }, Some(asked));
+        }
+    }
+
     /// Goes on with a new fault until it waits. Returns how long it took, if it is over.
-    fn begin(&mut self, fault: Reported) -> Option<Duration> {
-        let Some(pass) = self.engine.gate().try_enter(fault.thread) else {
-            self.hold_back(fault);
-            return None;
-        };
+    fn begin(&mut self, pass: Pass<'_>, fault: Reported, asked: Option<Asked>) -> Option<Duration> {
         SERVED.set(fault.thread);
         self.engine.ram().work_for(fault.thread);
         let free = self.all.iter().position(|flight| flight.flow.is_none());
@@ -114,7 +133,7 @@ impl<F: Future<Output = bool>, M: Fn(Reported) -> F> Flights<'_, F, M> {
         drop(pass);
         let flight = &mut self.all[place];
         (flight.fault, flight.begun, flight.cpu) = (fault, Instant::now(), cpu::served());
-        flight.flow.set(Some((self.make)(fault)));
+        flight.flow.set(Some((self.make)(fault, asked)));
         self.go_on_with(place)
     }
 
@@ -173,20 +192,28 @@ fn shorter(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
     a.into_iter().chain(b).min()
 }
 
-/// Body of a monitor thread. Returns when `stop` is signalled.
-pub(crate) fn run(engine: &Engine, stop: &EventFd) {
+/// Body of a monitor thread. Returns when `stop` is signalled. `listens`: it serves other processes too.
+pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool) {
     let _end = EndOnPanic("monitor");
     let turns = Turns::new();
-    let waiter = match Waiter::new(engine.faults().uffd(), stop, turns.descriptor()) {
+    let listener = if listens { Listener::new().ok() } else { None };
+    let listener = listener.as_ref();
+    let others = [turns.descriptor(), listener.map(Listener::descriptor)];
+    let waiter = match Waiter::new(engine.faults().uffd(), stop, others) {
         Ok(waiter) => waiter,
         Err(error) => fatal::die(&format!("waiting for faults: {error}")),
     };
-    let make = |fault| resolve_one(engine, fault, Waits::ByTurns(&turns));
+    let make = |fault, asked: Option<Asked>| resolve_one(engine, fault, asked.zip(listener), Waits::ByTurns(&turns));
     let held_back = Vec::with_capacity(MOST_HELD_BACK);
-    let mut flights = Flights { engine, turns: &turns, make, all: Vec::new(), held_back };
+    let mut flights = Flights { engine, turns: &turns, listener, make, all: Vec::new(), held_back };
     let (mut watch_until, mut turn) = (Instant::now(), TURN);
+    let mut listens_at = Instant::now();
     loop {
         let begun = Instant::now();
+        if begun >= listens_at {
+            flights.begin_for_reader();
+            listens_at = begun + READERS_WAIT;
+        }
         let (nr_new, new_shortest) = flights.begin_some();
         let shortest = flights.go_on();
         if new_shortest.into_iter().chain(shortest).any(|took| took < SHORT) {
@@ -205,7 +232,7 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd) {
             turn = (turn * 2).min(LONGEST_TURN);
             match waiter.wait(moment) {
                 Ok(Woken::Stopped) => return,
-                Ok(Woken::Event) => {}
+                Ok(Woken::Event) => flights.begin_for_reader(),
                 Err(error) => fatal::die(&format!("waiting for faults: {error}")),
             }
         }
@@ -221,9 +248,13 @@ fn read(engine: &Engine) -> Option<Reported> {
     }
 }
 
-/// Resolves a fault. Returns whether its thread is to be woken: mapping the folio woke the threads that waited at that
-/// moment, and this fault may have come later.
-async fn resolve_one(engine: &Engine, fault: Reported, waits: Waits<'_>) -> bool {
+/// Resolves a fault, or does what another process asks for. Returns whether the thread is to be woken: mapping the
+/// folio woke the threads that waited at that moment, and this fault may have come later.
+async fn resolve_one(engine: &Engine, fault: Reported, asked: Option<(Asked, &Listener)>, waits: Waits<'_>) -> bool {
+    if let Some((asked, listener)) = asked {
+        readers::serve(engine, listener, asked, waits).await;
+        return false;
+    }
     resolve_for(engine, fault.addr, fault.thread, waits).await || is_told(engine, fault, waits).await
 }
 

@@ -18,7 +18,8 @@ use folioswap_sys::{memory, signals};
 use crate::block::Block;
 use crate::engine::Engine;
 use crate::fault::take::{Changed, take_frames};
-use crate::manage::pages::{self, BLOCK_BYTES, blocks_of, pages_in};
+use crate::manage::pages;
+use crate::memory::table::{BLOCK_BYTES, blocks_of, pages_in};
 use crate::process::stopwatch::Stopwatch;
 use crate::process::turns::asleep;
 

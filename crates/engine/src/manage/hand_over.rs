@@ -6,12 +6,12 @@ use std::ops::Range;
 use folioswap_core::{BLOCK_PAGES, BlockId, FolioId, Order, State};
 use folioswap_sys::{memory, signals};
 
-use super::pages::{blocks_of, pages_in};
 use crate::block::Block;
 use crate::compact::compactd;
 use crate::engine::Engine;
 use crate::fault::flow::Fault;
 use crate::manage::pages;
+use crate::memory::table::{blocks_of, pages_in};
 use crate::process::fatal;
 use crate::process::turns::{Waits, asleep};
 

@@ -15,17 +15,10 @@ use folioswap_sys::{memory, signals};
 
 use crate::compact::compactd;
 use crate::engine::Engine;
-
-/// Bytes of a block.
-pub(crate) const BLOCK_BYTES: usize = Order::HUGE.bytes();
+use crate::memory::table::{BLOCK_BYTES, blocks_of, pages_in};
 
 /// Content of new pages.
 static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
-
-/// The blocks that a range of addresses overlaps.
-pub(crate) fn blocks_of(range: &Range<usize>) -> Range<usize> {
-    range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES)
-}
 
 /// The blocks that lie in a range of addresses completely. May be empty at the end of the first one.
 fn whole_blocks_of(range: &Range<usize>) -> Range<usize> {
@@ -37,13 +30,6 @@ fn whole_blocks_of(range: &Range<usize>) -> Range<usize> {
 fn edges_of(range: &Range<usize>, whole: &Range<usize>) -> Vec<Range<usize>> {
     let blocks = blocks_of(range);
     vec![blocks.start..whole.start, whole.end..blocks.end]
-}
-
-/// The pages of a block, counted from its start, that lie in a range of addresses.
-pub(crate) fn pages_in(block: BlockId, range: &Range<usize>) -> Range<usize> {
-    let base = block.offset_bytes();
-    let (start, end) = (range.start.max(base), range.end.min(base + BLOCK_BYTES));
-    (start - base) / PAGE_SIZE..(end - base).div_ceil(PAGE_SIZE)
 }
 
 /// Manages private anonymous memory from now on, and drops what is present: other threads may touch the memory

@@ -11,9 +11,12 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use folioswap_core::{BlockId, FolioId, FolioTable, HashKey, Locked, Order, RangeSet};
+use folioswap_core::{BlockId, FolioId, FolioTable, HashKey, Locked, Order, PAGE_SIZE, RangeSet};
 
 use crate::process::turns::Waits;
+
+/// Bytes of a block.
+pub(crate) const BLOCK_BYTES: usize = Order::HUGE.bytes();
 
 /// Bits of a user address.
 const ADDRESS_BITS: u32 = 47;
@@ -213,4 +216,16 @@ impl Table {
     pub fn bytes(&self) -> usize {
         self.folios.bytes()
     }
+}
+
+/// The blocks that a range of addresses overlaps.
+pub(crate) fn blocks_of(range: &Range<usize>) -> Range<usize> {
+    range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES)
+}
+
+/// The pages of a block, counted from its start, that lie in a range of addresses.
+pub(crate) fn pages_in(block: BlockId, range: &Range<usize>) -> Range<usize> {
+    let base = block.offset_bytes();
+    let (start, end) = (range.start.max(base), range.end.min(base + BLOCK_BYTES));
+    (start - base) / PAGE_SIZE..(end - base).div_ceil(PAGE_SIZE)
 }

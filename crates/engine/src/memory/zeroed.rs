@@ -1,9 +1,9 @@
 //! A stock of zeroed pageblocks, so that a fault need not clear 2 MiB at the first touch of a whole folio.
 //!
-//! The background thread fills it while whole folios are touched for the first time: one block for each `TOUCHES_EACH` touches so
-//! far, at most `MOST` per zone, and only with frames available without a write. Its frames are held and do not count
-//! as free. They are given back when a fault finds no frame, when the budget is lowered, or when reclaim begins and
-//! there was no first touch since it last did.
+//! The background thread fills it while whole folios are touched for the first time: one block for each `TOUCHES_EACH`
+//! touches so far, at most `MOST` per zone, and only with frames available without a write. Its frames are held and do
+//! not count as free. They are given back when a fault finds no frame, when the budget is lowered, or when reclaim
+//! begins and there was no first touch since it last did.
 
 use std::sync::atomic::Ordering;
 

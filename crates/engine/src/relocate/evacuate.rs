@@ -31,7 +31,8 @@ pub(crate) struct Evacuation {
 }
 
 impl Evacuation {
-    /// Takes a step if one is due. It is due at once if another device is failing, or there is more room. Returns how long there is nothing to do; `None`: until a device fails.
+    /// Takes a step if one is due. It is due at once if another device is failing, or there is more room. Returns how
+    /// long there is nothing to do; `None`: until a device fails.
     pub fn step(&mut self, engine: &Engine) -> Option<Duration> {
         if engine.swap().slot_work().take_evacuation() {
             self.next = Some((FIRST_PAUSE, Instant::now()));

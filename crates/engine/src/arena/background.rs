@@ -1,0 +1,33 @@
+//! The thread for work that nobody waits for: it keeps zeroed pageblocks in stock, frees slots and discards emptied
+//! clusters, compacts slots, and empties failing devices. All of it works, more slowly, while the thread is busy with
+//! one of them.
+//!
+//! It runs as SCHED_BATCH, so that it does not preempt the thread that wakes it.
+
+use crate::compact::slots::SlotCompactor;
+use crate::engine::Engine;
+use crate::memory::zeroed;
+use crate::process::fatal::EndOnPanic;
+use crate::relocate::evacuate::Evacuation;
+use crate::swap::attached::Frees;
+use crate::swap::free::Freer;
+
+/// The thread's body. Returns when the arena stops.
+pub(super) fn run(engine: &Engine, frees: Frees) {
+    let _end = EndOnPanic("background");
+    folioswap_sys::cpu::run_as_batch();
+    let wanted = engine.ram().background();
+    let mut freer = (frees != Frees::Synchronous).then(Freer::new);
+    let (mut slots, mut evacuation) = (SlotCompactor::default(), Evacuation::default());
+    while !engine.stopping() {
+        let seen = wanted.now();
+        zeroed::fill(engine.ram(), engine.table(), engine.lifecycle());
+        let freeing = freer.as_mut().and_then(|freer| freer.step(engine.swap(), engine.lifecycle()));
+        let pauses = [freeing, slots.step(engine), evacuation.step(engine)];
+        match pauses.into_iter().flatten().min() {
+            _ if engine.stopping() => {} // the stop may have been signalled before `seen` was read
+            Some(pause) => wanted.wait_for(seen, pause),
+            None => wanted.wait(seen),
+        }
+    }
+}
