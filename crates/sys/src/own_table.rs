@@ -253,6 +253,7 @@ fn start() -> io::Result<&'static Keeper> {
     }));
     if !seat::are_inherited() {
         keeper.begin()?;
+        seat::make_model()?;
     }
     Ok(keeper)
 }

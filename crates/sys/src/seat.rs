@@ -1,10 +1,12 @@
 //! The engine's threads. Each has a *seat*: a stack of the engine's own, on top of which the C library keeps what it
 //! needs for the thread (thread-local storage and the like).
 //!
-//! A forked child has none of its parent's threads, but a copy of each seat. It starts its threads there, by a system
-//! call: that takes no lock and no memory of the C library's or of the program's allocator, which may be locked in a
-//! child until all fork handlers have run. The C library has forgotten threads on stacks that are not its own, so
-//! nobody else uses the seats. It does not know of the new threads either.
+//! The C library starts only the first of them, while the program has not begun: it takes memory from the program's
+//! allocator, which later may be locked by a thread that waits for a fault. All others are started by a system call,
+//! which takes no lock and no memory of either. One of the first ends at once and leaves its seat as it is, the *model*
+//! of which each further seat is a copy. A forked child has none of its parent's threads, but a copy of each seat, and
+//! starts its threads there. The C library knows of no thread that a system call has started; in a child it has
+//! forgotten those on stacks that are not its own. So nobody else uses the seats.
 //!
 //! **Locking.** None. A seat belongs to who has changed its state from free or inherited.
 
@@ -26,14 +28,19 @@ const MOST: usize = 1024;
 const FREE: u32 = 0;
 /// A thread runs, or is being started.
 const TAKEN: u32 = 1;
-/// A thread of the parent's had it.
+/// A thread had it that is no more: the parent's, or one that a system call had started.
 const INHERITED: u32 = 2;
+/// Its thread has ended, and others are copies of it.
+const MODEL: u32 = 3;
 
 /// Bytes of the kernel's name of a thread, with the NUL.
 const NAME_BYTES: usize = 16;
 
 /// Larger stacks are tried if the C library keeps much on them.
 const MOST_STACK_BYTES: usize = 64 << 20;
+
+/// Bytes of the model's stack.
+const STACK_BYTES: usize = 256 << 10;
 
 /// How long a thread is waited for before it is looked at again.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -107,7 +114,7 @@ pub(crate) fn inherit() {
     for seat in used() {
         seat.thread.store(0, Ordering::Relaxed);
         let state = if seat.record.load(Ordering::Relaxed) == 0 { TAKEN } else { INHERITED };
-        if seat.state.load(Ordering::Relaxed) != FREE {
+        if !matches!(seat.state.load(Ordering::Relaxed), FREE | MODEL) {
             seat.state.store(state, Ordering::Relaxed);
         }
     }
@@ -118,17 +125,47 @@ pub(crate) fn are_inherited() -> bool {
     used().iter().any(|seat| seat.state.load(Ordering::Relaxed) == INHERITED)
 }
 
-/// Starts a thread with signals blocked, those of faults too but for SIGBUS and SIGSYS, in an inherited seat if there
-/// is one. `name` is cut to the kernel's 15 bytes.
+/// Starts a thread with signals blocked, those of faults too but for SIGBUS and SIGSYS: in an inherited seat if there
+/// is one, else in a copy of the model, if there is that. `name` is cut to the kernel's 15 bytes.
 ///
 /// # Errors
 /// EAGAIN: too many threads. ENOMEM.
 pub(crate) fn spawn(name: &str, stack_bytes: usize, body: Body) -> io::Result<Thread> {
     let _blocked = signals::block_for_new_thread();
-    match take_from(INHERITED) {
+    match take_from(INHERITED).map_or_else(copy_model, |place| Ok(Some(place)))? {
         Some(place) => SEATS[place].restart(place, name, Table::Shared, body),
         None => begin(name, stack_bytes, body),
     }
+}
+
+/// Makes the model. Until then, and with another C library than glibc, threads are started by the C library.
+///
+/// # Errors
+/// As [`spawn`].
+pub(crate) fn make_model() -> io::Result<()> {
+    if !HAS_RECORDS || used().iter().any(|seat| seat.state.load(Ordering::Relaxed) == MODEL) {
+        return Ok(());
+    }
+    let _blocked = signals::block_for_new_thread();
+    // SAFETY: ends the calling thread, whose stack and storage nobody needs to drop.
+    let leave = || _ = unsafe { libc::syscall(libc::SYS_exit, 0) };
+    let thread = begin("folioswap-model", STACK_BYTES, Box::new(leave))?;
+    SEATS[thread.place].state.store(MODEL, Ordering::Release);
+    std::mem::forget(thread); // the C library would free what is on its stack
+    Ok(())
+}
+
+/// Takes a new seat that is a copy of the model. `None`: there is no model.
+fn copy_model() -> io::Result<Option<usize>> {
+    let Some(model) = used().iter().find(|seat| seat.state.load(Ordering::Acquire) == MODEL) else { return Ok(None) };
+    model.wait_until_empty();
+    if model.id_at.load(Ordering::Relaxed) == 0 {
+        return Ok(None); // when its thread ends is not known
+    }
+    let place = (0..MOST).find_map(|_| take_free()).ok_or_else(too_many)?;
+    let copied = SEATS[place].become_copy_of(model);
+    let give_back = |_: &io::Error| SEATS[place].state.store(FREE, Ordering::Release);
+    copied.map(|()| Some(place)).inspect_err(give_back)
 }
 
 /// Starts a thread with a copy of the caller's table of descriptors, in an inherited seat.
@@ -234,6 +271,46 @@ impl Seat {
         }
     }
 
+    /// Waits for the end of the model's thread: then the kernel clears its id.
+    fn wait_until_empty(&self) {
+        while self.record.load(Ordering::Acquire) == 0 {
+            futex::sleep(POLL_INTERVAL / 20);
+        }
+        let id_at = self.id_at.load(Ordering::Relaxed);
+        // SAFETY: the id in the C library's record of the thread, which nobody frees.
+        while id_at != 0 && unsafe { (id_at as *const u32).read_volatile() } != 0 {
+            futex::sleep(POLL_INTERVAL / 20);
+        }
+        self.thread.store(0, Ordering::Relaxed);
+    }
+
+    /// Makes this seat, which has no stack, a copy of one that is empty: all from where a new thread's stack begins.
+    /// Words that name an address there get the address in the copy.
+    fn become_copy_of(&self, model: &Seat) -> io::Result<()> {
+        let [start, len] = [&model.stack[0], &model.stack[1]].map(|part| part.load(Ordering::Relaxed));
+        let stack = Reservation::apart(len, PAGE_BYTES)?;
+        stack.protect_rw(stack.addr() + PAGE_BYTES..stack.range().end)?;
+        let moved = |addr: usize| addr - start + stack.addr();
+        let top = model.top.load(Ordering::Relaxed);
+        for at in (top..start + len).step_by(size_of::<usize>()) {
+            // SAFETY: aligned words of two stacks of this length, on which no thread runs.
+            unsafe {
+                let word = (at as *const usize).read();
+                let copied = if (start..start + len).contains(&word) { moved(word) } else { word };
+                (moved(at) as *mut usize).write(copied);
+            }
+        }
+        let parts = [(&self.id_at, &model.id_at), (&self.cpu_at, &model.cpu_at), (&self.top, &model.top)];
+        for (to, from) in parts.into_iter().chain([(&self.record, &model.record)]) {
+            let addr = from.load(Ordering::Relaxed);
+            to.store(if addr == 0 { 0 } else { moved(addr) }, Ordering::Relaxed);
+        }
+        self.stack[0].store(stack.addr(), Ordering::Relaxed);
+        self.stack[1].store(stack.len(), Ordering::Relaxed);
+        stack.leak();
+        Ok(())
+    }
+
     fn create(&self, stack: usize, len: usize) -> Result<libc::pthread_t, i32> {
         let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
         let mut handle = MaybeUninit::<libc::pthread_t>::uninit();
@@ -263,7 +340,7 @@ impl Seat {
         self.record.store(record, Ordering::Release);
     }
 
-    /// Starts a thread by a system call, on a stack on which the parent had one.
+    /// Starts a thread by a system call, on a stack on which another one ended, or a copy of such a stack.
     fn restart(&'static self, place: usize, name: &str, table: Table, body: Body) -> io::Result<Thread> {
         self.prepare(name, body);
         let mut flags = libc::CLONE_VM
