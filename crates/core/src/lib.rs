@@ -25,12 +25,12 @@ pub mod stats;
 pub mod swap;
 pub mod sync;
 
-pub use folio::{Ahead, BLOCK_PAGES, BLOCK_PIECES, Entry, Folio, FolioTable, HashKey, Locked, PIECE, State};
+pub use folio::{Ahead, BLOCK_PIECES, Entry, Folio, FolioTable, HashKey, Locked, PIECE, State};
 pub use frame::{
     ClassCounts, Contiguity, List, Memory, Miss, Oldest, Shortage, Size, Taken, Watermarks, Zone, ZoneCounts, Zones,
 };
 pub use id::{BlockId, ClusterId, CpuId, DeviceId, FolioId, FrameId, NodeId, SlotId, SpaceBlockId, UnitId};
-pub use order::{MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE};
+pub use order::{BLOCK_PAGES, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE};
 pub use policy::drop_behind::{DropBehind, Stay};
 pub use policy::neighbours::Neighbours;
 pub use policy::order_choice::{Choice, History, OrderChoice, Pressure, Row, Wish};
