@@ -8,6 +8,7 @@
 //! own calls never come back to it. The same holds on the fault path: the C library's open, read, write, close and
 //! sleep are cancellation points, at which a cancelled thread would end with locks held.
 
+pub mod c_thread;
 pub mod call_times;
 pub mod child;
 pub mod clock;
@@ -22,6 +23,7 @@ pub mod file_limit;
 pub mod fork;
 pub mod futex;
 pub mod held_signals;
+pub mod hidden_numbers;
 pub mod kept;
 pub mod maps;
 pub mod memory;
@@ -30,6 +32,7 @@ pub mod offered;
 pub mod own_calls;
 pub mod own_table;
 pub mod pagemap;
+pub mod pages;
 pub mod random;
 pub mod readers;
 pub mod resident;
