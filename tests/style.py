@@ -23,6 +23,8 @@ FOLDERS = (
     "reclaim", "relocate", "compact", "fault", "manage", "arena",
 )
 MAX_COLUMNS = 120
+# Crates whose lib.rs lists their files and folders from the ground up. A file names its own place and those before it.
+LISTED = ("crates/core/src/", "crates/sys/src/")
 
 
 def files():
@@ -98,6 +100,32 @@ def upward_imports(path, lines):
                 yield number, f"names {other}, which lies above"
 
 
+def listed_places(crate):
+    """The files and folders of a crate, as its lib.rs lists them."""
+    with open(os.path.join(ROOT, crate, "lib.rs"), encoding="utf-8") as file:
+        return re.findall(r"^//! \| `(\w+)` \|", file.read(), re.MULTILINE)
+
+
+def names_above(path, lines):
+    """(line, complaint) for what a file names, by a path from the root of its crate, that the crate lists after it."""
+    crate = next((crate for crate in LISTED if path.startswith(crate)), None)
+    place = path.removeprefix(crate or "").split("/")[0].removesuffix(".rs")
+    if crate is None or place == "lib":
+        return
+    places = listed_places(crate)
+    if place not in places:
+        yield 1, f"{place} is not listed in {crate}lib.rs"
+        return
+    above = set(places[places.index(place) + 1:])
+    for number, line in code_before_tests(lines):
+        named = re.findall(r"\bcrate::(\w+)", line)
+        for several in re.findall(r"\bcrate::\{(.*)\}", line):
+            named += re.findall(r"(?:^|, )(\w+)", several)
+        for other in named:
+            if other in above:
+                yield number, f"names {other}, which lies above"
+
+
 def check(path):
     """Complaints about one file."""
     with open(os.path.join(ROOT, path), encoding="utf-8", errors="replace") as file:
@@ -112,7 +140,7 @@ def check(path):
             yield f"{path}:{number}: a comment of {len(line)} columns, {MAX_COLUMNS} at most"
     if path.endswith(".rs"):
         yield from check_rust(path, lines)
-        for number, complaint in upward_imports(path, lines):
+        for number, complaint in [*upward_imports(path, lines), *names_above(path, lines)]:
             yield f"{path}:{number}: {complaint}"
 
 

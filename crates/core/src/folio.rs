@@ -12,7 +12,7 @@
 //! hash is noted, 256 per piece with page hashes, and 64 each for the dropped and the sealed pages.
 
 use crate::id::{BlockId, FolioId, FrameId, SlotId};
-use crate::order::Order;
+use crate::order::{BLOCK_PAGES, Order};
 use crate::packed::Packed;
 use crate::policy::drop_behind::Stay;
 use crate::policy::order_choice::{History, Wish};
@@ -23,9 +23,6 @@ use std::ops::{Deref, DerefMut, Range};
 
 /// Blocks in a chunk of the table.
 const CHUNK_BLOCKS: usize = 64;
-
-/// Pages of a block.
-pub const BLOCK_PAGES: usize = Order::HUGE.nr_pages();
 
 /// The order of a piece, the unit of hashing for folios that are not smaller.
 pub const PIECE: Order = Order::new(4).expect("64 KiB is an order");

@@ -9,6 +9,24 @@
 //! allocate, except for a block's entry in the folio table. Lock order: a block of the folio table, then one mutex in
 //! here, a leaf except where [`swap`] and [`frame`] state an order. Signal handlers may take them as long as no managed
 //! memory is touched under them.
+//!
+//! Its files and folders, from the ground up. Each uses only those above it here (a test holds that).
+//!
+//! | place | what it is about |
+//! |---|---|
+//! | `order` | the sizes of folios |
+//! | `id` | the types of numbers |
+//! | `packed` | numbers of 40 bits |
+//! | `sync` | mutexes and atomics, or those of the model checker |
+//! | `ranges` | sets of ranges |
+//! | `sparse` | tables of two levels |
+//! | `stats` | what is counted, and latencies |
+//! | `pool` | places of compressed pieces |
+//! | `policy` | what is read ahead, kept back and read as a whole |
+//! | `swap` | slots of devices |
+//! | `folio` | the folio table |
+//! | `frame` | frames of RAM |
+//! | `compact` | which folios move, so that blocks become free |
 #![forbid(unsafe_code)]
 
 pub mod compact;
@@ -25,12 +43,12 @@ pub mod stats;
 pub mod swap;
 pub mod sync;
 
-pub use folio::{Ahead, BLOCK_PAGES, BLOCK_PIECES, Entry, Folio, FolioTable, HashKey, Locked, PIECE, State};
+pub use folio::{Ahead, BLOCK_PIECES, Entry, Folio, FolioTable, HashKey, Locked, PIECE, State};
 pub use frame::{
     ClassCounts, Contiguity, List, Memory, Miss, Oldest, Shortage, Size, Taken, Watermarks, Zone, ZoneCounts, Zones,
 };
 pub use id::{BlockId, ClusterId, CpuId, DeviceId, FolioId, FrameId, NodeId, SlotId, SpaceBlockId, UnitId};
-pub use order::{MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE};
+pub use order::{BLOCK_PAGES, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE};
 pub use policy::drop_behind::{DropBehind, Stay};
 pub use policy::neighbours::Neighbours;
 pub use policy::order_choice::{Choice, History, OrderChoice, Pressure, Row, Wish};

@@ -11,6 +11,9 @@ pub const MAX_ORDER: u8 = 9;
 /// How many orders there are.
 pub const NR_ORDERS: usize = MAX_ORDER as usize + 1;
 
+/// Pages of a block: those of a folio of the largest order.
+pub const BLOCK_PAGES: usize = Order::HUGE.nr_pages();
+
 /// A size of 2^k pages, k from 0 to [`MAX_ORDER`].
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
 pub struct Order(u8);

@@ -6,7 +6,7 @@
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
-use folioswap_sys::descriptor::{is_hidden, next_hidden};
+use folioswap_sys::hidden_numbers::{is_hidden, next_hidden};
 
 use crate::calls::rings;
 use crate::export::{export, real};

@@ -16,7 +16,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use folioswap::{Arena, ExitStatus, Forking, RangeSet, RawSpace};
-use folioswap_sys::{fault_stack, seat, signals};
+use folioswap_sys::{c_thread, fault_stack, signals};
 
 use crate::alloc::{heap, huge};
 use crate::calls::access::{self, Access};
@@ -206,7 +206,7 @@ pub fn around(call: impl FnOnce() -> isize) -> isize {
     let result = call();
     state::keeping_errno(|| {
         if result == 0 {
-            seat::is_alone();
+            c_thread::is_alone();
             child();
         } else {
             parent();

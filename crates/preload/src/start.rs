@@ -16,7 +16,7 @@ use folioswap::{
     Arena, DeviceSpec, ExitStatus, FaultMode, MIN_MEMORY, Mapping, RunSettings, SharedCounters, SwapDevice, Topology,
     end_on_panics, open_shared_stats,
 };
-use folioswap_sys::{descriptor, fault_stack, kept, own_calls, seccomp};
+use folioswap_sys::{fault_stack, hidden_numbers, kept, own_calls, seccomp};
 
 use crate::alloc::{malloc, program_heap};
 use crate::calls::{access, by_number, dispatch};
@@ -216,7 +216,7 @@ fn begin_now(waiting: &mut Waiting) -> Result<(), folioswap::Error> {
 }
 
 fn begin_with(settings: RunSettings) -> Result<(), folioswap::Error> {
-    let raised = descriptor::raise_limit();
+    let raised = hidden_numbers::raise_limit();
     kept::keep();
     let stats = counters_of(&settings);
     stats.into_iter().for_each(ending::note_in);

@@ -7,7 +7,61 @@
 //! Calls that a preloaded library interposes (mmap and its kin, reads, writes) are raw system calls, so the engine's
 //! own calls never come back to it. The same holds on the fault path: the C library's open, read, write, close and
 //! sleep are cancellation points, at which a cancelled thread would end with locks held.
+//!
+//! Its files, from the ground up. A file uses only those above it here (a test holds that).
+//!
+//! | file | what it is about |
+//! |---|---|
+//! | **time and memory** | |
+//! | `clock` | the time, in nanoseconds |
+//! | `random` | random bytes |
+//! | `futex` | sleeping until a word changes, and waking |
+//! | `memory` | address space: reserved, protected, advised, populated, freed, locked |
+//! | `call_times` | how long memory calls take |
+//! | `fault_stack` | stacks for work in signal handlers |
+//! | `shared` | a value in memory that processes share |
+//! | `zstd` | compression without an allocator |
+//! | **the machine** | |
+//! | `cpu` | the CPUs, scheduling, and what this process uses of them |
+//! | `unallocated` | calls about files without the program's allocator |
+//! | `disk` | the disk below a file |
+//! | `numa` | the nodes: their CPUs, disks and memory |
+//! | `control_group` | the limits of memory around this process |
+//! | `resident` | how much memory a process has in RAM |
+//! | **calls and files** | |
+//! | `child` | what a child does before it executes a program |
+//! | `fork` | handlers of fork |
+//! | `seccomp` | a filter of system calls |
+//! | `own_calls` | a page from which calls pass the program's filters |
+//! | `file_limit` | writes beyond the program's limit of file sizes |
+//! | `direct_io` | reads and writes past the page cache, and space of files |
+//! | `uring` | reads and writes in flight |
+//! | **signals** | |
+//! | `static_tls` | thread-local variables that a handler can read |
+//! | `signals` | masks, thread ids, and sending |
+//! | `vforked` | what a child that shares this memory has set |
+//! | `held_signals` | what the program has blocked in name |
+//! | `sigbus` | the handlers in front of the program's |
+//! | **threads** | |
+//! | `c_thread` | what the C library knows of threads |
+//! | `tls_vector` | where it finds their thread-local variables |
+//! | `seat` | the engine's threads, which a forked child starts again |
+//! | **descriptors** | |
+//! | `hidden_numbers` | the numbers in the program's table that the engine's descriptors have |
+//! | `own_table` | the table of the engine's threads, and the thread that keeps it |
+//! | `descriptor` | a descriptor in both tables |
+//! | `kept` | files that forked children need |
+//! | `descendants` | whether those that a fork made are gone |
+//! | `offered` | a descriptor for processes that know a key |
+//! | **pages and faults** | |
+//! | `maps` | the kernel's list of mappings |
+//! | `pagemap` | which pages are in RAM, and how |
+//! | `pages` | pages moved and copied |
+//! | `uffd_abi` | the kernel's structures of userfaultfd |
+//! | `uffd` | userfaultfd: faults read, pages mapped |
+//! | `readers` | a process asks another to bring memory in |
 
+pub mod c_thread;
 pub mod call_times;
 pub mod child;
 pub mod clock;
@@ -22,6 +76,7 @@ pub mod file_limit;
 pub mod fork;
 pub mod futex;
 pub mod held_signals;
+pub mod hidden_numbers;
 pub mod kept;
 pub mod maps;
 pub mod memory;
@@ -30,6 +85,7 @@ pub mod offered;
 pub mod own_calls;
 pub mod own_table;
 pub mod pagemap;
+pub mod pages;
 pub mod random;
 pub mod readers;
 pub mod resident;

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::static_tls::StaticTls;
-use crate::{check, descriptor, futex, memory, seat, signals, static_tls};
+use crate::{check, futex, hidden_numbers, memory, seat, signals, static_tls};
 
 static_tls! {
     static INSIDE: bool = "folioswap_inside";
@@ -302,7 +302,7 @@ impl Keeper {
     fn begin(&'static self) -> io::Result<()> {
         self.try_begin().or_else(|error| match error.raw_os_error() {
             Some(libc::EMFILE) => {
-                let _raised = descriptor::raise_limit(); // for a moment
+                let _raised = hidden_numbers::raise_limit(); // for a moment
                 self.try_begin()
             }
             _ => Err(error),
@@ -312,14 +312,14 @@ impl Keeper {
     /// Starts its thread, which takes a table of its own, and waits for that.
     fn try_begin(&'static self) -> io::Result<()> {
         let (ours, theirs) = socket_pair()?;
-        let ours = descriptor::hide_number(ours)?;
+        let ours = hidden_numbers::hide_number(ours)?;
         let number = theirs.as_raw_fd();
         // The outcome is an error number, or 0, and comes before the state.
         let said: &'static [AtomicU32; 2] = Box::leak(Box::new([const { AtomicU32::new(LEAVES) }; 2]));
         let has_copy = seat::are_inherited();
         let mut kept = vec![number];
         if has_copy {
-            kept.extend(descriptor::hidden_numbers());
+            kept.extend(hidden_numbers::all());
             kept.sort_unstable();
         }
         let body = move || {
@@ -342,12 +342,12 @@ impl Keeper {
         } else {
             seat::spawn(name, KEEPER_STACK_BYTES, Box::new(body))
         };
-        drop(started.inspect_err(|_| descriptor::close_hidden(ours))?);
+        drop(started.inspect_err(|_| hidden_numbers::close_hidden(ours))?);
         while said[1].load(Ordering::Acquire) == LEAVES {
             futex::wait(&said[1], LEAVES);
         }
         if let number @ 1.. = said[0].load(Ordering::Relaxed) {
-            descriptor::close_hidden(ours);
+            hidden_numbers::close_hidden(ours);
             return Err(io::Error::from_raw_os_error(number as i32));
         }
         self.sockets[0].store(ours, Ordering::Relaxed);

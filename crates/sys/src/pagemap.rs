@@ -7,7 +7,8 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::descriptor::Descriptor;
-use crate::{check, direct_io, kept, memory};
+use crate::memory::PAGE_BYTES;
+use crate::{check, direct_io, kept};
 
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
@@ -115,7 +116,7 @@ impl Pagemap {
     pub fn is_present(&self, addr: usize) -> io::Result<bool> {
         const PRESENT: u64 = 1 << 63;
         match self.entry(addr) {
-            Err(error) if error.raw_os_error() == Some(libc::EBADF) => memory::is_in_core(addr),
+            Err(error) if error.raw_os_error() == Some(libc::EBADF) => is_in_core(addr),
             entry => entry.map(|entry| entry & PRESENT != 0),
         }
     }
@@ -127,6 +128,20 @@ impl Pagemap {
     pub fn is_swapped(&self, addr: usize) -> io::Result<bool> {
         const SWAPPED: u64 = 1 << 62;
         self.entry(addr).map(|entry| entry & SWAPPED != 0)
+    }
+
+    /// Whether all pages of a range are present, or in the kernel's swap.
+    #[must_use]
+    pub fn are_present(&self, addr: usize, len: usize) -> bool {
+        const CHUNK: usize = 512;
+        (addr..addr + len).step_by(CHUNK * PAGE_BYTES).all(|chunk| {
+            let nr_bytes = (addr + len - chunk).min(CHUNK * PAGE_BYTES);
+            let mut present = [0u8; CHUNK];
+            // SAFETY: the kernel writes one byte for each page of the chunk into a local array of CHUNK bytes.
+            let asked = unsafe { libc::syscall(libc::SYS_mincore, chunk, nr_bytes, present.as_mut_ptr()) };
+            let is_swapped = |page| self.is_swapped(chunk + page * PAGE_BYTES).unwrap_or(false);
+            asked == 0 && (0..nr_bytes.div_ceil(PAGE_BYTES)).all(|page| present[page] & 1 == 1 || is_swapped(page))
+        })
     }
 
     /// Which pages of a range hold something: a page in RAM, the shared zero page, or one in the kernel's swap.
@@ -149,6 +164,14 @@ impl Pagemap {
         self.entries.with(|number| direct_io::pread_exact(number, &mut entry, at as u64))?;
         Ok(u64::from_ne_bytes(entry))
     }
+}
+
+/// Whether the page at an address is present, without the page tables' help.
+fn is_in_core(addr: usize) -> io::Result<bool> {
+    let mut present = 0u8;
+    // SAFETY: the kernel writes one byte of this frame.
+    check(unsafe { libc::syscall(libc::SYS_mincore, addr & !(PAGE_BYTES - 1), PAGE_BYTES, &raw mut present) })?;
+    Ok(present & 1 == 1)
 }
 
 /// Scans a range once ([`Pagemap::scan`]).

@@ -14,12 +14,14 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::io;
 use std::mem::MaybeUninit;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::c_thread::{HAS_RECORDS, counted_threads, cpu_offset, id_offset, own_record};
 use crate::memory::{PAGE_BYTES, Reservation, unmap};
-use crate::{futex, signals, tls_vector};
+use crate::sigbus::is_fronted;
+use crate::signals::{self, BLOCKED, Blocked, bit};
+use crate::{futex, tls_vector};
 
 /// Threads that a process can have.
 const MOST: usize = 1024;
@@ -47,6 +49,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How often a thread is started that the kernel refuses. It does so while another one tries to execute a program.
 const MOST_TRIES: usize = 200;
+
+/// Signals that the program may have blocked on all its threads to wait for them. On a thread of the engine they would
+/// be handled. SIGBUS and SIGSYS stay open where this crate handles them itself.
+const NOT_ON_ITS_THREADS: u64 =
+    bit(libc::SIGSEGV) | bit(libc::SIGILL) | bit(libc::SIGFPE) | bit(libc::SIGTRAP) | bit(libc::SIGABRT);
 
 type Body = Box<dyn FnOnce() + Send>;
 
@@ -131,7 +138,7 @@ pub(crate) fn are_inherited() -> bool {
 /// # Errors
 /// EAGAIN: too many threads. ENOMEM.
 pub(crate) fn spawn(name: &str, stack_bytes: usize, body: Body) -> io::Result<Thread> {
-    let _blocked = signals::block_for_new_thread();
+    let _blocked = block_for_new_thread();
     match take_from(INHERITED).map_or_else(copy_model, |place| Ok(Some(place)))? {
         Some(place) => SEATS[place].restart(place, name, Table::Shared, body),
         None => begin(name, stack_bytes, body),
@@ -146,7 +153,7 @@ pub(crate) fn make_model() -> io::Result<()> {
     if !HAS_RECORDS || used().iter().any(|seat| seat.state.load(Ordering::Relaxed) == MODEL) {
         return Ok(());
     }
-    let _blocked = signals::block_for_new_thread();
+    let _blocked = block_for_new_thread();
     // SAFETY: ends the calling thread, whose stack and storage nobody needs to drop.
     let leave = || _ = unsafe { libc::syscall(libc::SYS_exit, 0) };
     let thread = begin("folioswap-model", STACK_BYTES, Box::new(leave))?;
@@ -173,9 +180,17 @@ fn copy_model() -> io::Result<Option<usize>> {
 /// # Errors
 /// EAGAIN: too many threads, or no seat was inherited.
 pub(crate) fn spawn_with_own_table(name: &str, body: Body) -> io::Result<Thread> {
-    let _blocked = signals::block_for_new_thread();
+    let _blocked = block_for_new_thread();
     let place = take_from(INHERITED).ok_or_else(too_many)?;
     SEATS[place].restart(place, name, Table::Copied, body)
+}
+
+/// As [`signals::block_all`], while a thread is started. That inherits the mask, and gets no signals of faults either,
+/// but for those that this crate handles. Nothing else is blocked, although the caller may be in a handler with
+/// all signals blocked: who changes the user id waits for the new thread.
+fn block_for_new_thread() -> Blocked {
+    let not_ours = [libc::SIGBUS, libc::SIGSYS].into_iter().filter(|&signal| !is_fronted(signal)).map(bit);
+    Blocked::by(libc::SIG_SETMASK, not_ours.fold(BLOCKED | NOT_ON_ITS_THREADS, |mask, bit| mask | bit))
 }
 
 fn too_many() -> io::Error {
@@ -418,63 +433,10 @@ extern "C" fn begun(seat: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// In a child that the C library does not know of: it has one thread.
-pub fn is_alone() {
-    counted_threads().inspect(|counted| counted.store(1, Ordering::SeqCst));
-}
-
-/// Whether the C library knows of one thread only, besides these.
-pub fn has_one_other() -> bool {
-    counted_threads().is_some_and(|counted| counted.load(Ordering::SeqCst) == 1)
-}
-
-/// How many threads the C library counts: an `unsigned int` of glibc's that only debuggers may rely on. `None`: another
-/// C library, or glibc before 2.34. The process then outlives a last thread that calls `pthread_exit`.
-fn counted_threads() -> Option<&'static AtomicU32> {
-    static COUNTED: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
-    // SAFETY: the name is NUL-terminated. The symbol of this name is a number that all threads change atomically.
-    *COUNTED.get_or_init(|| unsafe {
-        libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()).cast::<AtomicU32>().as_ref()
-    })
-}
-
 extern "C" fn restarted(seat: *mut c_void) -> libc::c_int {
     // SAFETY: as above.
     unsafe { &*seat.cast::<Seat>() }.run();
     0
-}
-
-/// The C library's record of the calling thread, to which the thread register points.
-fn own_record() -> Option<usize> {
-    // SAFETY: takes no pointers.
-    HAS_RECORDS.then(|| unsafe { libc::pthread_self() } as usize)
-}
-
-/// Whether a handle of the C library's is the address of its record, as in glibc on x86-64.
-pub(crate) const HAS_RECORDS: bool = cfg!(all(target_arch = "x86_64", target_env = "gnu"));
-
-/// Where the C library has a thread's id, from its record on, as it tells debuggers. `None`: it tells nobody.
-fn id_offset() -> Option<usize> {
-    /// How glibc describes a field: its bits, how many there are, and where the first is.
-    type Field = [u32; 3];
-    static OFFSET: OnceLock<Option<usize>> = OnceLock::new();
-    // SAFETY: the name is NUL-terminated. The symbol of this name is such a constant.
-    *OFFSET.get_or_init(|| unsafe {
-        let field = libc::dlsym(libc::RTLD_DEFAULT, c"_thread_db_pthread_tid".as_ptr()).cast::<Field>().as_ref();
-        field.filter(|[bits, count, _]| (*bits, *count) == (u32::BITS, 1)).map(|field| field[2] as usize)
-    })
-}
-
-/// Where the C library has a thread's CPU, from its record on. The kernel writes it there (glibc 2.35).
-fn cpu_offset() -> Option<isize> {
-    const CPU_FIELD: isize = 4;
-    static OFFSET: OnceLock<Option<isize>> = OnceLock::new();
-    // SAFETY: the names are NUL-terminated. The symbols of these names are such numbers.
-    *OFFSET.get_or_init(|| unsafe {
-        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
-        let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>();
-        (!offset.is_null() && !size.is_null() && *size > 0).then(|| *offset + CPU_FIELD)
-    })
 }
 
 impl Thread {
@@ -549,5 +511,28 @@ mod tests {
             }
         }
         println!("skipped: no thread got the number that was asked for");
+    }
+
+    /// What the calling thread has blocked in the kernel.
+    fn is_blocked(signal: i32) -> bool {
+        signals::change_mask(libc::SIG_BLOCK, 0) & bit(signal) != 0
+    }
+
+    #[test]
+    fn a_thread_has_signals_blocked_and_its_starter_not() {
+        let before = is_blocked(libc::SIGTERM);
+        let (said, hears) = channel();
+        let body = move || {
+            let blocked = [libc::SIGTERM, libc::SIGABRT, libc::SIGBUS].map(is_blocked);
+            let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap();
+            said.send((blocked, name, signals::thread_id())).unwrap();
+        };
+        let thread = spawn("a-rather-long-name", 256 << 10, Box::new(body)).unwrap();
+        let ([term, abrt, bus], name, id) = hears.recv().unwrap();
+        thread.join();
+        assert!(term && abrt && bus != is_fronted(libc::SIGBUS));
+        assert_eq!(name, "a-rather-long-n\n");
+        assert_ne!(id, signals::thread_id());
+        assert_eq!(is_blocked(libc::SIGTERM), before);
     }
 }

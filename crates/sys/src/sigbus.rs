@@ -13,7 +13,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use crate::signals::{bit, change_mask};
+use crate::signals::{self, Action, bit, change_mask, plain_action};
 use crate::{errno, held_signals, set_errno, vforked};
 
 /// The answer of a fault function.
@@ -28,9 +28,6 @@ pub enum Handled {
 /// Called for a fault with its address, and whether it was a write (known on x86-64 only, else `false`). Runs in a
 /// signal handler.
 pub type FaultFunction = fn(addr: usize, write: bool) -> Handled;
-
-/// A program's signal action, as sigaction(2) takes it.
-pub type Action = libc::sigaction;
 
 /// The state of one signal.
 struct Front {
@@ -63,7 +60,7 @@ impl Front {
             return Ok(());
         }
         // The current action is chained before the handler can be called.
-        let mut before = zeroed_action();
+        let mut before = plain_action(libc::SIG_DFL);
         set_action(self.signal, ptr::null(), &mut before)?;
         self.chain(before);
         set_action(self.signal, &ours, ptr::null_mut())?;
@@ -81,7 +78,7 @@ impl Front {
     fn chained(&self) -> Action {
         // SAFETY: null, or a box that `chain` leaked, which is never freed or changed.
         let shared = || unsafe { self.chained.load(Ordering::Acquire).as_ref() };
-        vforked::action(self.signal).or_else(shared).copied().unwrap_or_else(zeroed_action)
+        vforked::action(self.signal).or_else(shared).copied().unwrap_or_else(|| plain_action(libc::SIG_DFL))
     }
 }
 
@@ -111,7 +108,7 @@ pub type SyscallFunction = fn(info: &libc::siginfo_t, context: &mut libc::uconte
 /// # Errors
 /// None that Linux is known to give.
 pub fn install_syscall(function: SyscallFunction, entry: Entry) -> io::Result<()> {
-    let mut ours = zeroed_action();
+    let mut ours = plain_action(libc::SIG_DFL);
     ours.sa_sigaction = entry as *const () as usize;
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
     SIGSYS.install(function as *mut (), ours)
@@ -119,7 +116,7 @@ pub fn install_syscall(function: SyscallFunction, entry: Entry) -> io::Result<()
 
 /// The action for faults. Blocks all signals except SIGSYS, which a caught system call raises.
 fn fault_action() -> Action {
-    let mut ours = zeroed_action();
+    let mut ours = plain_action(libc::SIG_DFL);
     ours.sa_sigaction = entry as *const () as usize;
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     // glibc's full set leaves out the signal that cancels a thread, whose handler would unwind the middle of a fault.
@@ -172,12 +169,6 @@ fn front(signal: libc::c_int) -> Option<&'static Front> {
         libc::SIGSYS => Some(&SIGSYS),
         _ => None,
     }
-}
-
-/// All zeroes: the default action, no flags, an empty mask.
-fn zeroed_action() -> Action {
-    // SAFETY: all zeroes is a valid sigaction: SIG_DFL is 0, and the restorer is an option.
-    unsafe { std::mem::zeroed() }
 }
 
 type SigactionFn = unsafe extern "C" fn(libc::c_int, *const Action, *mut Action) -> libc::c_int;
@@ -300,16 +291,16 @@ unsafe fn pass_on(front: &Front, code: libc::c_int, info: *mut libc::siginfo_t, 
         libc::SIG_IGN if code <= 0 => return,
         libc::SIG_DFL | libc::SIG_IGN => {
             // The access is repeated under the default action, which ends the process. A sent signal is sent again.
-            let _ = set_action(front.signal, &zeroed_action(), ptr::null_mut());
+            let _ = set_action(front.signal, &plain_action(libc::SIG_DFL), ptr::null_mut());
             if sent {
-                let _ = crate::signals::send(crate::signals::thread_id(), front.signal);
+                let _ = signals::send(signals::thread_id(), front.signal);
             }
             return;
         }
         _ => {}
     }
     if action.sa_flags & libc::SA_RESETHAND != 0
-        && !vforked::set_action(front.signal, &zeroed_action(), held_signals::blocked())
+        && !vforked::set_action(front.signal, &plain_action(libc::SIG_DFL), held_signals::blocked())
     {
         front.chained.store(ptr::null_mut(), Ordering::Release);
     }

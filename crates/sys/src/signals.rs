@@ -1,11 +1,9 @@
-//! Threads with signals blocked, thread ids, and ways to end a process without cleanup.
+//! Masks of signals, actions and ways to send one, thread ids, and the end of a process without cleanup.
 
 use std::io;
 use std::marker::PhantomData;
-use std::thread::JoinHandle;
 
 use crate::check;
-use crate::sigbus::is_fronted;
 
 /// While it lives, the calling thread gets no signals except those of its own faults. Threads that it starts meanwhile
 /// inherit this for good.
@@ -14,6 +12,17 @@ pub struct Blocked {
     before: u64,
     /// The mask belongs to a thread, so it must be dropped on the same one.
     _not_send: PhantomData<*const ()>,
+}
+
+/// A program's signal action, as sigaction(2) takes it.
+pub type Action = libc::sigaction;
+
+/// The action that has this handler or special value, no flags and an empty mask.
+pub(crate) const fn plain_action(handler: libc::sighandler_t) -> Action {
+    // SAFETY: all zeroes is a valid action: the restorer is an option.
+    let mut action: Action = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler;
+    action
 }
 
 pub(crate) const fn bit(signal: i32) -> u64 {
@@ -25,7 +34,7 @@ const SIGSETXID: i32 = 33;
 
 /// All signals except those of faults: a blocked fault signal kills the process without calling a handler. What the
 /// program has blocked itself stays so. glibc's cancellation signal is included, which glibc's own full set leaves out.
-const BLOCKED: u64 = !(bit(libc::SIGBUS)
+pub(crate) const BLOCKED: u64 = !(bit(libc::SIGBUS)
     | bit(libc::SIGSEGV)
     | bit(libc::SIGILL)
     | bit(libc::SIGFPE)
@@ -34,23 +43,16 @@ const BLOCKED: u64 = !(bit(libc::SIGBUS)
     | bit(libc::SIGSYS)
     | bit(SIGSETXID));
 
-/// Signals that the program may have blocked on all its threads to wait for them. On a thread of the engine they would
-/// be handled. SIGBUS and SIGSYS stay open where this crate handles them itself.
-const NOT_ON_ITS_THREADS: u64 =
-    bit(libc::SIGSEGV) | bit(libc::SIGILL) | bit(libc::SIGFPE) | bit(libc::SIGTRAP) | bit(libc::SIGABRT);
-
 /// Blocks all signals for the calling thread until the guard is dropped.
 pub fn block_all() -> Blocked {
-    Blocked { before: change_mask(libc::SIG_BLOCK, BLOCKED), _not_send: PhantomData }
+    Blocked::by(libc::SIG_BLOCK, BLOCKED)
 }
 
-/// As [`block_all`], while a thread of the engine is started. That inherits the mask, and gets no signals of faults
-/// either, but for those that this crate handles. Nothing else is blocked, although the caller may be in a handler with
-/// all signals blocked: who changes the user id waits for the new thread.
-pub(crate) fn block_for_new_thread() -> Blocked {
-    let not_ours = [libc::SIGBUS, libc::SIGSYS].into_iter().filter(|&signal| !is_fronted(signal)).map(bit);
-    let before = change_mask(libc::SIG_SETMASK, not_ours.fold(BLOCKED | NOT_ON_ITS_THREADS, |mask, bit| mask | bit));
-    Blocked { before, _not_send: PhantomData }
+impl Blocked {
+    /// Changes the calling thread's mask until the guard is dropped.
+    pub(crate) fn by(how: i32, mask: u64) -> Self {
+        Blocked { before: change_mask(how, mask), _not_send: PhantomData }
+    }
 }
 
 impl Drop for Blocked {
@@ -68,21 +70,6 @@ pub(crate) fn change_mask(how: i32, mask: u64) -> u64 {
         libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const mask, &raw mut before, size_of::<u64>());
     }
     before
-}
-
-/// Starts a thread with signals blocked, those of faults too, but for those that this crate handles. `name` is cut to
-/// the kernel's 15 bytes.
-///
-/// # Errors
-/// EAGAIN: too many threads.
-pub fn spawn<T: Send + 'static>(
-    name: &str,
-    stack_size: usize,
-    body: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<JoinHandle<T>> {
-    let name = name.chars().filter(|c| c.is_ascii() && *c != '\0').take(15).collect();
-    let _blocked = block_for_new_thread();
-    std::thread::Builder::new().name(name).stack_size(stack_size).spawn(body)
 }
 
 /// The calling thread's id, unique in the system while it runs. A system call, about 50 ns.
@@ -154,28 +141,5 @@ mod tests {
         assert_eq!(mask() & (bit(libc::SIGABRT) | bit(libc::SIGSEGV)), bit(libc::SIGABRT) | bit(libc::SIGSEGV));
         drop(blocked);
         change_mask(libc::SIG_SETMASK, before);
-    }
-
-    fn blocked(signal: i32) -> bool {
-        // SAFETY: all zeroes is a valid set. The calls fill it in and test it.
-        unsafe {
-            let mut mask: libc::sigset_t = std::mem::zeroed();
-            libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask);
-            libc::sigismember(&mask, signal) == 1
-        }
-    }
-
-    #[test]
-    fn a_spawned_thread_has_signals_blocked_and_the_spawner_not() {
-        let before = blocked(libc::SIGTERM);
-        let thread = spawn("a-rather-long-name", 256 << 10, || {
-            let name = std::thread::current().name().map(str::to_owned);
-            (blocked(libc::SIGTERM) && blocked(libc::SIGABRT), blocked(libc::SIGBUS), name, thread_id())
-        });
-        let (term, bus, name, id) = thread.unwrap().join().unwrap();
-        assert!(term && bus != is_fronted(libc::SIGBUS));
-        assert_eq!(name.as_deref(), Some("a-rather-long-n"));
-        assert_ne!(id, thread_id());
-        assert_eq!(blocked(libc::SIGTERM), before);
     }
 }

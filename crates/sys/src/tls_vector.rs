@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::seat;
+use crate::c_thread::HAS_RECORDS;
 
 /// Libraries with thread-local variables for which a copy has room. With more, glibc would enlarge it, and end the
 /// process: it is no block of the allocator's.
@@ -23,7 +23,7 @@ type Entry = [usize; 2];
 /// The thread has not ended.
 #[must_use]
 pub unsafe fn of(thread: libc::pthread_t) -> Option<Range<usize>> {
-    if !seat::HAS_RECORDS {
+    if !HAS_RECORDS {
         return None;
     }
     // SAFETY: the second word of the record points to the first entry.

@@ -7,7 +7,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::sigbus::Action;
+use crate::signals::{Action, plain_action};
 use crate::static_tls;
 use crate::static_tls::StaticTls;
 
@@ -25,14 +25,7 @@ static_tls! {
 }
 
 /// The default action, and the one that ignores a signal.
-static SPECIAL: [Action; 2] = [special(libc::SIG_DFL), special(libc::SIG_IGN)];
-
-const fn special(handler: libc::sighandler_t) -> Action {
-    // SAFETY: all zeroes is a valid action.
-    let mut action: Action = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = handler;
-    action
-}
+static SPECIAL: [Action; 2] = [plain_action(libc::SIG_DFL), plain_action(libc::SIG_IGN)];
 
 /// Asks for the process's id by a call that the program's filters exempt.
 static ASK: OnceLock<fn() -> u32> = OnceLock::new();

@@ -6,7 +6,8 @@ use std::io::{Seek, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 
-use folioswap_sys::descriptor::{Descriptor, is_hidden, next_hidden};
+use folioswap_sys::descriptor::Descriptor;
+use folioswap_sys::hidden_numbers::{is_hidden, next_hidden};
 use folioswap_sys::own_table;
 
 fn file(text: &str) -> OwnedFd {

@@ -155,7 +155,8 @@ fn a_monitor_resolves_missing_pages() {
     write(source, 5);
     uffd.register(region, HUGE).unwrap();
     let (uffd, stop) = (Arc::new(uffd), Arc::new(EventFd::new().unwrap()));
-    let monitor = signals::spawn("monitor", 256 << 10, {
+    let blocked = signals::block_all(); // the new thread inherits it
+    let monitor = std::thread::spawn({
         let (uffd, stop) = (Arc::clone(&uffd), Arc::clone(&stop));
         move || {
             let mut seen = Vec::new();
@@ -169,8 +170,8 @@ fn a_monitor_resolves_missing_pages() {
             }
             seen
         }
-    })
-    .unwrap();
+    });
+    drop(blocked);
     read(region + 24);
     assert_eq!(read(region), 5);
     write(region, 6);

@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use folioswap_sys::memory;
 use folioswap_sys::pagemap::Pagemap;
+use folioswap_sys::{memory, pages};
 
 const PAGE: usize = 4096;
 const NR_PAGES: usize = 64;
@@ -119,10 +119,10 @@ fn what_the_kernel_has_swapped_is_copied_and_what_is_missing_is_not() {
     let pagemap = Pagemap::open().unwrap();
     assert!((0..NR_PAGES).any(|page| pagemap.is_swapped(source + page * PAGE).unwrap()));
     // SAFETY: two parts of readable and writable memory of the test's own.
-    unsafe { memory::copy_pages(&pagemap, source, target, NR_PAGES * PAGE).unwrap() };
+    unsafe { pages::copy_pages(&pagemap, source, target, NR_PAGES * PAGE).unwrap() };
     // SAFETY: as above.
     assert!((0..NR_PAGES).all(|page| unsafe { word(target, page).read() } == page as u64 + 1));
     // SAFETY: as above.
-    let error = unsafe { memory::copy_pages(&pagemap, source, target, (NR_PAGES + 1) * PAGE).unwrap_err() };
+    let error = unsafe { pages::copy_pages(&pagemap, source, target, (NR_PAGES + 1) * PAGE).unwrap_err() };
     assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
 }

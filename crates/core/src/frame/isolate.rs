@@ -207,7 +207,7 @@ impl Zone {
     /// Isolates the frames that a folio has moved out of. The caller holds them, without owner.
     pub fn isolate_left(&self, from: FrameId) {
         let frames = &mut *self.lock();
-        self.marks().claim(from);
+        self.claim(from);
         frames.disown(from);
         frames.buddy.isolate_held(&mut frames.records, from.get());
     }
@@ -246,7 +246,7 @@ impl Zone {
     /// place on its list, if any. The caller then holds `from`, without owner.
     pub fn occupy(&self, to: FrameId, from: FrameId) {
         let frames = &mut *self.lock();
-        self.marks().claim(from);
+        self.claim(from);
         let order = frames.records.taken(from).order;
         let records = &mut frames.records;
         frames.buddy.separate(records, to.get(), order);

@@ -13,6 +13,7 @@
 
 mod buddy;
 mod counts;
+mod cpu_lists;
 mod frames;
 mod isolate;
 mod lists;
@@ -20,15 +21,14 @@ mod percpu;
 mod shortage;
 mod verify;
 mod zone;
-mod zone_percpu;
 mod zones;
 
 pub use buddy::{Memory, Taken};
 pub use counts::{ClassCounts, Contiguity, Watermarks, ZoneCounts};
+pub use cpu_lists::Paused;
 pub use lists::{List, Oldest, Size};
 pub use shortage::{Miss, Shortage};
 pub use zone::Zone;
-pub use zone_percpu::Paused;
 pub use zones::Zones;
 
 #[cfg(doc)]

@@ -67,6 +67,10 @@ impl Marks {
         Marks { first, chunks: (0..nr_frames.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect() }
     }
 
+    pub(super) fn first(&self) -> u32 {
+        self.first
+    }
+
     pub(super) fn ensure(&self, nr_frames: usize) {
         for chunk in self.chunks.iter().take(nr_frames.div_ceil(CHUNK)) {
             chunk.get_or_init(|| (0..CHUNK).map(|_| Mark::new(ASK)).collect());

@@ -11,10 +11,11 @@
 
 use super::buddy::{BLOCK, Buddy, Memory, PageblockId, Taken};
 use super::counts::{ClassCounts, Contiguity, Watermarks, ZoneCounts};
+use super::cpu_lists::{CpuLists, Paused};
 use super::frames::Frames;
 use super::lists::{FrameState, List, Lists, Oldest, Record, Records, Size};
-use super::percpu::{Cpu, Marks, SHARE};
-use crate::id::{FolioId, FrameId};
+use super::percpu::SHARE;
+use crate::id::{CpuId, FolioId, FrameId};
 use crate::order::Order;
 use crate::packed::Packed;
 use crate::sync::{Mark, Mutex, MutexGuard, lock};
@@ -26,11 +27,7 @@ const SCAN_LIMIT: usize = 64;
 pub struct Zone {
     first: FrameId,
     frames: Mutex<Frames>,
-    /// Empty: no frames are listed by CPU.
-    cpus: Box<[Cpu]>,
-    marks: Marks,
-    /// The lists of all CPUs together hold at most 1/`share` of the limit.
-    share: usize,
+    cpus: CpuLists,
 }
 
 impl Zone {
@@ -64,9 +61,7 @@ impl Zone {
         Zone {
             first: FrameId::new(first),
             frames: Mutex::new(frames),
-            cpus: (0..nr_cpus).map(|_| Cpu::new()).collect(),
-            marks: Marks::new(first, if nr_cpus > 0 { nr_frames } else { 0 }),
-            share,
+            cpus: CpuLists::new(first, nr_frames, nr_cpus, share),
         }
     }
 
@@ -86,7 +81,7 @@ impl Zone {
     pub fn set_limit(&self, nr_frames: usize) {
         let (nr_blocks, nr_blocks_max) = (nr_frames / BLOCK, self.lock().buddy.nr_blocks_max);
         assert!(nr_blocks <= nr_blocks_max, "the zone has {nr_blocks_max} pageblocks");
-        self.resize_lists(nr_blocks * BLOCK);
+        self.cpus.resize(nr_blocks * BLOCK, &self.frames);
         self.lock().limit = nr_blocks * BLOCK;
         self.drain();
     }
@@ -112,12 +107,22 @@ impl Zone {
     pub fn take(&self, order: Order, reserve: usize) -> Option<Taken> {
         let taken = self.lock().take_if_left(order, reserve);
         taken.or_else(|| {
-            if self.nr_listed() == 0 {
+            if self.cpus.nr_frames() == 0 {
                 return None;
             }
             self.drain();
             self.lock().take_if_left(order, reserve)
         })
+    }
+
+    /// Takes 2^order frames from this CPU's list, without the zone's lock. They are then held, without owner.
+    pub fn take_listed(&self, cpu: CpuId, order: Order) -> Option<Taken> {
+        self.cpus.take(cpu, order)
+    }
+
+    /// Like [`Zone::take`] without a reserve, but from this CPU's list if it can.
+    pub fn take_on(&self, cpu: CpuId, order: Order) -> Option<Taken> {
+        self.cpus.take_or_refill(cpu, order, &self.frames).or_else(|| self.take(order, 0))
     }
 
     /// Records that a held whole pageblock has small pages now. Its first 2^order frames stay taken and are returned;
@@ -139,9 +144,32 @@ impl Zone {
     /// frames with free buddies at once.
     pub fn give(&self, frame: FrameId) {
         let frames = &mut *self.lock();
-        self.marks.claim(frame);
+        self.claim(frame);
         frames.disown(frame);
         frames.buddy.give(&mut frames.records, frame.get());
+    }
+
+    /// Like [`Zone::give`], but puts the frames on this CPU's list if it can. Frames with an owner lose it under the
+    /// zone's lock. Frames without owner since [`Zone::take_on`] or [`Zone::take_listed`] need no zone lock.
+    pub fn give_on(&self, cpu: CpuId, frame: FrameId) {
+        if !self.cpus.give(cpu, frame, &self.frames) {
+            self.give(frame);
+        }
+    }
+
+    /// Gives the frames on all CPU lists back to the buddy, one CPU at a time.
+    pub fn drain(&self) {
+        self.cpus.drain(&self.frames);
+    }
+
+    /// Drains the lists and keeps them empty, for callers that want pageblocks to become whole.
+    pub fn pause_cpus(&self) -> Paused<'_> {
+        self.cpus.pause(&self.frames)
+    }
+
+    /// The first frames of the runs on a CPU's list of an order, the next to be taken last; for tests.
+    pub fn listed_on(&self, cpu: CpuId, order: Order) -> Vec<FrameId> {
+        self.cpus.listed_on(cpu, order)
     }
 
     /// Frees a pageblock without memory: a taken one, or one from [`Zone::take_surplus`]. Whole pageblocks only.
@@ -184,7 +212,7 @@ impl Zone {
     /// they are the oldest there and else at the head. The pageblock counts as [`Memory::Small`].
     pub fn split(&self, frame: FrameId, order: Order) {
         let frames = &mut *self.lock();
-        self.marks.claim(frame);
+        self.claim(frame);
         frames.records.taken(frame);
         frames.lists.split(&mut frames.records, frame.get(), order);
         frames.buddy.divide(frame.get());
@@ -193,7 +221,7 @@ impl Zone {
     /// Sets the folio that occupies taken frames.
     pub fn set_owner(&self, frame: FrameId, folio: FolioId) {
         let mut frames = self.lock();
-        self.marks.claim(frame);
+        self.claim(frame);
         frames.set_owner(frame, folio);
     }
 
@@ -206,14 +234,15 @@ impl Zone {
     /// Takes frames off their list and clears their owner. The caller then holds them, with their memory.
     pub fn disown(&self, frame: FrameId) {
         let frames = &mut *self.lock();
-        self.marks.claim(frame);
+        self.claim(frame);
         frames.disown(frame);
     }
 
     /// The order of the taken folio whose first frame this is.
     pub fn order(&self, frame: FrameId) -> Option<Order> {
         let frames = self.lock();
-        let taken = frames.records.get(frame).filter(|record| record.place.taken() && !self.marks.is_listed(frame));
+        let taken =
+            frames.records.get(frame).filter(|record| record.place.taken() && !self.cpus.marks().is_listed(frame));
         taken.map(|record| record.order)
     }
 
@@ -228,7 +257,7 @@ impl Zone {
     /// The same for a folio that may not own the frames yet.
     pub fn insert_for(&self, folio: FolioId, frame: FrameId, list: List) {
         let frames = &mut *self.lock();
-        self.marks.claim(frame);
+        self.claim(frame);
         frames.set_owner(frame, folio);
         frames.lists.remove(&mut frames.records, frame.get());
         frames.lists.insert(&mut frames.records, frame.get(), list);
@@ -287,7 +316,7 @@ impl Zone {
     /// Frame counts by state.
     pub fn counts(&self) -> ZoneCounts {
         let frames = self.lock();
-        frames.counts(self.nr_listed())
+        frames.counts(self.cpus.nr_frames())
     }
 
     /// Frame counts of one class by list.
@@ -310,7 +339,7 @@ impl Zone {
     /// Frames available without a write: free ones, unpopulated ones under the limit, and clean ones.
     pub fn available(&self) -> usize {
         let frames = self.lock();
-        frames.free_with(self.nr_listed()) + frames.lists.nr_frames(List::Clean)
+        frames.free_with(self.cpus.nr_frames()) + frames.lists.nr_frames(List::Clean)
     }
 
     /// Whether frames of this order are available, as a snapshot under one lock.
@@ -438,31 +467,21 @@ impl Zone {
     pub fn bytes(&self) -> usize {
         let frames = self.lock();
         let blocks = std::mem::size_of_val(frames.buddy.blocks.as_slice());
-        size_of::<Self>()
-            + frames.records.len() * size_of::<Record>()
-            + blocks
-            + size_of_val(&*self.cpus)
-            + self.marks.bytes()
+        size_of::<Self>() + frames.records.len() * size_of::<Record>() + blocks + self.cpus.bytes()
     }
 
     /// Checks every record and every link; for tests. Panics at the first inconsistency.
     pub fn verify(&self) {
-        let lists = self.lock_lists();
+        let lists = self.cpus.lock_all();
         let frames = self.lock();
         frames.verify();
-        self.verify_lists(&lists, &frames);
+        self.cpus.verify(&lists, &frames);
     }
 
-    pub(super) fn cpus(&self) -> &[Cpu] {
-        &self.cpus
-    }
-
-    pub(super) fn share(&self) -> usize {
-        self.share
-    }
-
-    pub(super) fn marks(&self) -> &Marks {
-        &self.marks
+    /// Notes that only the zone knows the frame's state from now on. The caller holds the zone's lock.
+    #[track_caller]
+    pub(super) fn claim(&self, frame: FrameId) {
+        self.cpus.marks().claim(frame);
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Frames> {

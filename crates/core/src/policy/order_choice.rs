@@ -20,9 +20,8 @@
 //! same block, and one per block that a stream has passed: the same faults give the same choices. **Locking.** One
 //! mutex, a leaf; nothing allocates.
 
-use crate::folio::BLOCK_PAGES;
 use crate::id::BlockId;
-use crate::order::Order;
+use crate::order::{BLOCK_PAGES, Order};
 use crate::sync::{Mutex, lock};
 use std::ops::Range;
 

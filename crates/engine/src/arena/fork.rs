@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 use folioswap_core::BlockId;
-use folioswap_sys::descriptor;
+use folioswap_sys::hidden_numbers;
 use folioswap_sys::uffd::Delivery;
 
 use super::{Arena, Running};
@@ -58,13 +58,13 @@ impl Forking<'_> {
     /// As [`Forking::child`], for any of them.
     pub(super) fn children(all: Vec<Forking<'_>>) -> Result<(), Error> {
         let kept: Vec<_> = all.iter().flat_map(|forking| forking.resting.kept_in_child()).collect();
-        descriptor::settle_in_child(&kept);
+        hidden_numbers::settle_in_child(&kept);
         all.into_iter().try_for_each(Forking::go_on_in_child)
     }
 
     fn go_on_in_child(self) -> Result<(), Error> {
         let Forking { running, resting, threads, mut holds } = self;
-        let _raised = descriptor::raise_limit(); // there is no other thread
+        let _raised = hidden_numbers::raise_limit(); // there is no other thread
         let held: Vec<_> = holds.drain().map(|(block, _)| block).collect();
         drop(holds);
         running.pid.store(std::process::id(), Ordering::Relaxed);

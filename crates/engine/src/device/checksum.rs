@@ -82,7 +82,7 @@ pub(crate) fn load(block: &Locked<'_>, page: usize, from: &[u8], to: &mut [u8]) 
     let mut right = true;
     for (index, (from, to)) in from.chunks(unit).zip(to.chunks_mut(unit)).enumerate() {
         if is_whole {
-            folioswap_sys::memory::copy_streaming(from, to);
+            folioswap_sys::pages::copy_streaming(from, to);
         } else {
             to.copy_from_slice(from); // it is about to be touched
         }
@@ -96,7 +96,7 @@ pub(crate) fn store(block: &mut Locked<'_>, page: usize, from: &[u8], to: &mut [
     assert_eq!(from.len(), to.len());
     let unit = unit_bytes(block.order());
     for (index, (from, to)) in from.chunks(unit).zip(to.chunks_mut(unit)).enumerate() {
-        folioswap_sys::memory::copy_streaming(from, to);
+        folioswap_sys::pages::copy_streaming(from, to);
         note_unit(block, page + index * unit / PAGE_SIZE, from);
     }
 }

@@ -16,9 +16,10 @@ use std::ops::Range;
 use std::sync::MutexGuard;
 
 use folioswap_sys::descendants::Tie;
-use folioswap_sys::descriptor::{Descriptor, KeptNumber};
+use folioswap_sys::descriptor::Descriptor;
+use folioswap_sys::hidden_numbers::KeptNumber;
 use folioswap_sys::uffd::Delivery;
-use folioswap_sys::{descriptor, kept, memory, signals};
+use folioswap_sys::{hidden_numbers, kept, memory, signals};
 
 use crate::engine::Engine;
 use crate::manage::pages;
@@ -58,7 +59,7 @@ pub(crate) fn rest(engine: &Engine) -> Resting<'_> {
     if let Some(error) = refused {
         fatal::say(&format!("a child will lack a part of its memory: {error}"));
     }
-    descriptor::child_settles(true);
+    hidden_numbers::child_settles(true);
     resting
 }
 
@@ -80,7 +81,7 @@ impl Resting<'_> {
         if engine.gate().was_used_by_closer() {
             engine.swap().share_again(self.fork); // a fault may have written something after what was shared first
         }
-        descriptor::child_settles(false);
+        hidden_numbers::child_settles(false);
         self.each_range(memory::dontfork);
         engine.swap().end_sharing();
         engine.faults().uffd().wake_late(false);

@@ -8,6 +8,7 @@ use std::sync::{Arc, RwLock, RwLockWriteGuard};
 
 use folioswap_core::{Order, PAGE_SIZE};
 use folioswap_sys::memory::{self, Reservation};
+use folioswap_sys::pages;
 use folioswap_sys::uffd::Userfaultfd;
 
 use super::map_error::{MapError, patiently, refused};
@@ -49,7 +50,7 @@ impl Aside {
         let (two, place) = (two?, place?);
         two.protect_rw(two.addr()..two.addr() + PAGE_SIZE)?;
         // SAFETY: addresses of this call, which hold nothing.
-        let taken = unsafe { memory::take_pages(two.addr(), place.addr(), place.len()) };
+        let taken = unsafe { pages::take_pages(two.addr(), place.addr(), place.len()) };
         Ok(taken.is_err() && memory::reserve_at(place.addr(), place.len()).is_ok())
     }
 
@@ -81,7 +82,7 @@ impl Aside {
             *lent = lent.or_else(Self::reserve);
             let Some(place) = *lent else { return Err(MapError::Refused(libc::ENOMEM)) };
             // SAFETY: the caller's range, and addresses that are lent to this call alone.
-            if let Err(error) = unsafe { memory::take_pages(folio, place, len) } {
+            if let Err(error) = unsafe { pages::take_pages(folio, place, len) } {
                 let are_several = error.raw_os_error() == Some(libc::EFAULT) && len > PAGE_SIZE;
                 if !are_several || self.refusal_unmaps {
                     *lent = memory::reserve_at(place, len).ok().map(|()| place); // others may have them
@@ -118,7 +119,7 @@ impl Aside {
     /// As for `Mapper`. The place is the caller's.
     unsafe fn put_back(&self, folio: usize, place: usize, len: usize) {
         // SAFETY: the caller's ranges. All pages of the folio are at the place.
-        let returned = unsafe { memory::return_pages(place, folio, len) };
+        let returned = unsafe { pages::return_pages(place, folio, len) };
         let registered = returned.and_then(|()| self.uffd.register(folio, len).map_err(io::Error::from));
         if let Err(error) = registered {
             fatal::die(&format!("pages in use could not go back to {folio:#x}: {error}"));

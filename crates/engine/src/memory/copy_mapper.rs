@@ -4,8 +4,8 @@ use std::io;
 use std::sync::{Arc, RwLockWriteGuard};
 
 use folioswap_core::Order;
-use folioswap_sys::memory;
 use folioswap_sys::pagemap::Pagemap;
+use folioswap_sys::pages;
 use folioswap_sys::uffd::Userfaultfd;
 
 use super::aside::Aside;
@@ -31,7 +31,7 @@ impl CopyMapper {
     unsafe fn copy_home(&self, place: usize, home: usize, len: usize) -> Result<(), MapError> {
         // SAFETY: pages that are this call's alone. The home belongs to the folio's frames, is writable and overlaps no
         // other memory.
-        unsafe { memory::copy_pages(&self.pagemap, place, home, len) }.map_err(|_| MapError::Missing)?;
+        unsafe { pages::copy_pages(&self.pagemap, place, home, len) }.map_err(|_| MapError::Missing)?;
         // SAFETY: as above, and its content is at home now.
         unsafe { drop_pages(place, len) }
     }

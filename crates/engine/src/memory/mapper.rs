@@ -272,7 +272,7 @@ impl MoveMapper {
         let is_shared = |carried: &Result<(), MapError>| {
             self.shares.load(Ordering::Relaxed)
                 && matches!(carried, Err(MapError::Busy | MapError::Refused(libc::EEXIST)))
-                && memory::are_present(&self.pagemap, source, len)
+                && self.pagemap.are_present(source, len)
         };
         let mut carried = carry();
         for make_own in [memory::write_present, make_whole, memory::split_huge_page] {

@@ -18,7 +18,8 @@ use folioswap_core::{
     Attempt, Availability, Clusters, CpuId, DeviceId, DeviceIo, Freed, Listed, NodeId, Order, Priority, SlotId, Stats,
 };
 
-use folioswap_sys::descriptor::{Descriptor, KeptNumber};
+use folioswap_sys::descriptor::Descriptor;
+use folioswap_sys::hidden_numbers::KeptNumber;
 
 use crate::config::error::Error;
 use crate::config::limits::MAX_DEVICES;

@@ -10,7 +10,7 @@ use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use folioswap_sys::{own_calls, seat};
+use folioswap_sys::{c_thread, own_calls};
 use libc::stack_t;
 
 use crate::calls::{access, dispatch};
@@ -85,7 +85,7 @@ pub fn note_flags(flags: usize) {
 
 /// Whether the program has one thread, as far as is known.
 pub fn has_one_thread() -> bool {
-    !HAS_OWN_THREADS.load(Ordering::Relaxed) && seat::has_one_other()
+    !HAS_OWN_THREADS.load(Ordering::Relaxed) && c_thread::has_one_other()
 }
 
 /// Threads that are about to end, locked.

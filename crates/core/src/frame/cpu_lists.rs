@@ -1,65 +1,88 @@
-//! The zone's way to the lists that CPUs keep ([`super::percpu`]): taking, giving, refilling, draining, pausing.
+//! The lists that the CPUs keep in front of a zone ([`super::percpu`]): taking, giving, refilling, draining, pausing.
+//!
+//! **Locking.** As in `percpu`. The zone's frames are locked where a function is given them.
 
 use super::buddy::Taken;
 use super::frames::Frames;
 use super::lists::FrameState;
-use super::percpu::{ASK, CLASSES, Cpu, FREE_SHARE, LEAST_BATCH, LISTED, LOOSE, Lists, class_of};
-use super::zone::Zone;
+use super::percpu::{ASK, CLASSES, Cpu, FREE_SHARE, LEAST_BATCH, LISTED, LOOSE, Lists, Marks, class_of};
 use crate::id::{CpuId, FrameId};
 use crate::order::Order;
 use crate::packed::Packed;
-use crate::sync::{MutexGuard, lock};
+use crate::sync::{Mutex, MutexGuard, lock};
+
+/// The lists of all CPUs, and the marks of the zone's frames.
+pub(super) struct CpuLists {
+    /// Empty: no frames are listed by CPU.
+    cpus: Box<[Cpu]>,
+    marks: Marks,
+    /// The lists of all CPUs together hold at most 1/`share` of the limit.
+    share: usize,
+}
 
 /// While this lives, no CPU lists frames: given frames are free at once, and merged with their buddies.
-pub struct Paused<'a>(&'a Zone);
+pub struct Paused<'a>(&'a CpuLists);
 
 impl Drop for Paused<'_> {
     fn drop(&mut self) {
-        self.0.cpus().iter().for_each(|cpu| lock(&cpu.lists).nr_pauses -= 1);
+        self.0.cpus.iter().for_each(|cpu| lock(&cpu.lists).nr_pauses -= 1);
     }
 }
 
-impl Zone {
+impl CpuLists {
+    /// For `nr_cpus` CPUs, and a zone of `nr_frames` frames at most, numbered from `first` on.
+    pub(super) fn new(first: u32, nr_frames: usize, nr_cpus: usize, share: usize) -> CpuLists {
+        CpuLists {
+            cpus: (0..nr_cpus).map(|_| Cpu::new()).collect(),
+            marks: Marks::new(first, if nr_cpus > 0 { nr_frames } else { 0 }),
+            share,
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.cpus) + self.marks.bytes()
+    }
+
+    pub(super) fn marks(&self) -> &Marks {
+        &self.marks
+    }
+
     fn cpu(&self, cpu: CpuId) -> Option<&Cpu> {
-        let (cpus, index) = (self.cpus(), cpu.index());
+        let (cpus, index) = (&self.cpus, cpu.index());
         // Most callers pass a number in range, and a division would take as long as the rest of this function.
         cpus.get(if index < cpus.len() { index } else { index % cpus.len().max(1) })
     }
 
-    /// Takes 2^order frames from this CPU's list, without the zone's lock. They are then held, without owner.
-    pub fn take_listed(&self, cpu: CpuId, order: Order) -> Option<Taken> {
+    /// Takes 2^order frames from this CPU's list. They are then held, without owner.
+    pub(super) fn take(&self, cpu: CpuId, order: Order) -> Option<Taken> {
         let (class, cpu) = (class_of(order)?, self.cpu(cpu)?);
-        cpu.take(&mut lock(&cpu.lists), class, self.marks())
+        cpu.take(&mut lock(&cpu.lists), class, &self.marks)
     }
 
-    /// Like [`Zone::take`] without a reserve, but from this CPU's list if it can.
-    pub fn take_on(&self, cpu: CpuId, order: Order) -> Option<Taken> {
-        let (Some(class), Some(cpu)) = (class_of(order), self.cpu(cpu)) else { return self.take(order, 0) };
-        {
-            let lists = &mut *lock(&cpu.lists);
-            if let Some(taken) = cpu.take(lists, class, self.marks()) {
-                return Some(taken);
-            }
-            let frames = &mut *self.lock();
-            if let Some(taken) = frames.take_if_left(order, 0) {
-                if taken.order == order {
-                    self.marks().change(taken.frame.get(), ASK, LOOSE + class as u8);
-                    self.refill(cpu, lists, class, frames);
-                }
-                return Some(taken);
-            }
+    /// The same, or else from the zone, together with a batch for the list. `None` also if such runs are not listed.
+    pub(super) fn take_or_refill(&self, cpu: CpuId, order: Order, frames: &Mutex<Frames>) -> Option<Taken> {
+        let (class, cpu) = (class_of(order)?, self.cpu(cpu)?);
+        let lists = &mut *lock(&cpu.lists);
+        if let Some(taken) = cpu.take(lists, class, &self.marks) {
+            return Some(taken);
         }
-        self.take(order, 0)
+        let frames = &mut *lock(frames);
+        let taken = frames.take_if_left(order, 0)?;
+        if taken.order == order {
+            self.marks.change(taken.frame.get(), ASK, LOOSE + class as u8);
+            self.refill(cpu, lists, class, frames);
+        }
+        Some(taken)
     }
 
     /// Lists the rest of a batch of which one run was just taken. Breaks no whole pageblock for it.
     fn refill(&self, cpu: &Cpu, lists: &mut Lists, class: usize, frames: &mut Frames) {
         let order = CLASSES[class].0;
-        let few = frames.free() / FREE_SHARE / self.cpus().len() / order.nr_pages();
+        let few = frames.free() / FREE_SHARE / self.cpus.len() / order.nr_pages();
         let listed = &mut lists.classes[class];
         for _ in 1..listed.batch.min(few) * usize::from(lists.nr_pauses == 0) {
             let Some(taken) = frames.buddy.take_part(&mut frames.records, order, false) else { break };
-            self.marks().change(taken.frame.get(), ASK, LISTED);
+            self.marks.change(taken.frame.get(), ASK, LISTED);
             listed.push(taken.frame.get());
         }
         // The smallest runs, which the buddy handed out first, are to be taken first.
@@ -67,105 +90,105 @@ impl Zone {
         cpu.note(lists);
     }
 
-    /// Like [`Zone::give`], but puts the frames on this CPU's list if it can. Frames with an owner lose it under the
-    /// zone's lock. Frames without owner since [`Zone::take_on`] or [`Zone::take_listed`] need no zone lock.
-    pub fn give_on(&self, cpu: CpuId, frame: FrameId) {
-        let Some(cpu) = self.cpu(cpu) else { return self.give(frame) };
+    /// Puts the frames on this CPU's list if it can. Frames with an owner lose it under the zone's lock, and are the
+    /// zone's if the list has enough. `false`: nothing was done.
+    pub(super) fn give(&self, cpu: CpuId, frame: FrameId, frames: &Mutex<Frames>) -> bool {
+        let Some(cpu) = self.cpu(cpu) else { return false };
         let lists = &mut *lock(&cpu.lists);
-        let (marks, head) = (self.marks(), frame.get());
-        let mark = marks.of(head);
+        let mark = self.marks.of(frame.get());
         if mark < LOOSE {
-            return self.give_owned(cpu, lists, frame);
+            self.give_owned(cpu, lists, frame, &mut lock(frames));
+            return true;
         }
         let class = usize::from(mark - LOOSE);
         let (batch, len) = (lists.batch(class), lists.classes[class].len);
         if batch == 0 {
-            return self.give(frame);
+            return false;
         }
         if len == 2 * batch {
-            cpu.shorten(lists, class, batch, &mut self.lock(), marks);
+            cpu.shorten(lists, class, batch, &mut lock(frames), &self.marks);
         }
-        cpu.give(lists, class, head, marks, mark);
+        cpu.give(lists, class, frame.get(), &self.marks, mark);
+        true
     }
 
     /// The zone is locked anyway, so these fill the list up to one batch only.
-    fn give_owned(&self, cpu: &Cpu, lists: &mut Lists, frame: FrameId) {
-        let frames = &mut *self.lock();
-        self.marks().claim(frame);
+    fn give_owned(&self, cpu: &Cpu, lists: &mut Lists, frame: FrameId, frames: &mut Frames) {
+        self.marks.claim(frame);
         frames.disown(frame);
         let order = frames.records[frame.get()].order;
         match class_of(order).filter(|&class| lists.classes[class].len < lists.batch(class)) {
-            Some(class) => cpu.give(lists, class, frame.get(), self.marks(), ASK),
+            Some(class) => cpu.give(lists, class, frame.get(), &self.marks, ASK),
             None => frames.buddy.give(&mut frames.records, frame.get()),
         }
     }
 
     /// Gives the frames on all CPU lists back to the buddy, one CPU at a time.
-    pub fn drain(&self) {
-        for cpu in self.cpus().iter().filter(|cpu| cpu.nr_frames() > 0) {
+    pub(super) fn drain(&self, frames: &Mutex<Frames>) {
+        for cpu in self.cpus.iter().filter(|cpu| cpu.nr_frames() > 0) {
             let lists = &mut *lock(&cpu.lists);
-            cpu.drain(lists, &mut self.lock(), self.marks());
+            cpu.drain(lists, &mut lock(frames), &self.marks);
         }
     }
 
     /// Drains the lists and keeps them empty, for callers that want pageblocks to become whole.
-    pub fn pause_cpus(&self) -> Paused<'_> {
-        for cpu in self.cpus() {
+    pub(super) fn pause(&self, frames: &Mutex<Frames>) -> Paused<'_> {
+        for cpu in &self.cpus {
             let lists = &mut *lock(&cpu.lists);
             lists.nr_pauses += 1;
-            cpu.drain(lists, &mut self.lock(), self.marks());
+            cpu.drain(lists, &mut lock(frames), &self.marks);
         }
         Paused(self)
     }
 
     /// Drains the lists and sets their batches for a limit of this many frames.
-    pub(super) fn resize_lists(&self, limit: usize) {
-        let nr_cpus = self.cpus().len();
-        self.marks().ensure(limit);
-        for cpu in self.cpus() {
+    pub(super) fn resize(&self, limit: usize, frames: &Mutex<Frames>) {
+        let nr_cpus = self.cpus.len();
+        self.marks.ensure(limit);
+        for cpu in &self.cpus {
             let lists = &mut *lock(&cpu.lists);
-            cpu.drain(lists, &mut self.lock(), self.marks());
+            cpu.drain(lists, &mut lock(frames), &self.marks);
             for (listed, (order, most)) in lists.classes.iter_mut().zip(CLASSES) {
                 // Two batches of each class.
-                let batch = limit / self.share() / nr_cpus / (2 * CLASSES.len()) / order.nr_pages();
+                let batch = limit / self.share / nr_cpus / (2 * CLASSES.len()) / order.nr_pages();
                 listed.batch = if batch < LEAST_BATCH { 0 } else { batch.min(most) };
             }
         }
     }
 
     /// Frames on all lists.
-    pub(super) fn nr_listed(&self) -> usize {
-        self.cpus().iter().map(Cpu::nr_frames).sum()
+    pub(super) fn nr_frames(&self) -> usize {
+        self.cpus.iter().map(Cpu::nr_frames).sum()
     }
 
-    /// The first frames of the runs on a CPU's list of an order, the next to be taken last; for tests.
-    pub fn listed_on(&self, cpu: CpuId, order: Order) -> Vec<FrameId> {
+    /// The first frames of the runs on a CPU's list of an order, the next to be taken last.
+    pub(super) fn listed_on(&self, cpu: CpuId, order: Order) -> Vec<FrameId> {
         let (Some(class), Some(cpu)) = (class_of(order), self.cpu(cpu)) else { return Vec::new() };
         lock(&cpu.lists).classes[class].all().iter().map(|&head| FrameId::new(head)).collect()
     }
 
     /// Locks the lists of all CPUs, by rising number.
-    pub(super) fn lock_lists(&self) -> Vec<MutexGuard<'_, Lists>> {
-        self.cpus().iter().map(|cpu| lock(&cpu.lists)).collect()
+    pub(super) fn lock_all(&self) -> Vec<MutexGuard<'_, Lists>> {
+        self.cpus.iter().map(|cpu| lock(&cpu.lists)).collect()
     }
 
     /// Checks lists, marks and records against each other. The caller holds all locks.
-    pub(super) fn verify_lists(&self, lists: &[MutexGuard<'_, Lists>], frames: &Frames) {
+    pub(super) fn verify(&self, lists: &[MutexGuard<'_, Lists>], frames: &Frames) {
         let mut nr_listed = 0;
-        for (cpu, lists) in self.cpus().iter().zip(lists) {
+        for (cpu, lists) in self.cpus.iter().zip(lists) {
             assert_eq!(cpu.nr_frames(), lists.nr_frames(), "frames that a CPU has listed");
             assert!(lists.nr_pauses == 0 || lists.nr_frames() == 0, "frames are listed during a pause");
             for (listed, (order, _)) in lists.classes.iter().zip(CLASSES) {
                 assert!(listed.len <= 2 * listed.batch, "a list is too long");
                 nr_listed += listed.len;
                 for &head in listed.all() {
-                    assert_eq!(self.marks().of(head), LISTED, "the mark of frame {head}");
+                    assert_eq!(self.marks.of(head), LISTED, "the mark of frame {head}");
                     assert_eq!(frames.records[head].order, order, "the order of frame {head}");
                 }
             }
         }
-        for head in self.first_frame().get()..frames.records.end() {
-            let mark = self.marks().of(head);
+        for head in self.marks.first()..frames.records.end() {
+            let mark = self.marks.of(head);
             if mark != ASK {
                 let record = &frames.records[head];
                 assert_eq!(
@@ -186,7 +209,7 @@ mod tests {
     use super::*;
     use crate::frame::Memory;
     use crate::frame::buddy::BLOCK;
-    use crate::frame::{List, ZoneCounts};
+    use crate::frame::{List, Zone, ZoneCounts};
     use crate::id::FolioId;
 
     const CPUS: [CpuId; 2] = [CpuId::new(0), CpuId::new(1)];

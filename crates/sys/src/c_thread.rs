@@ -1,0 +1,60 @@
+//! What the C library keeps of threads: how many there are, and a record of each.
+//!
+//! A thread of which it does not know, or that it shall not count, is given what it needs here. On other C libraries
+//! and architectures than glibc's on x86-64 nothing is known.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The C library's record of the calling thread, to which the thread register points.
+pub(crate) fn own_record() -> Option<usize> {
+    // SAFETY: takes no pointers.
+    HAS_RECORDS.then(|| unsafe { libc::pthread_self() } as usize)
+}
+
+/// Whether a handle of the C library's is the address of its record, as in glibc on x86-64.
+pub(crate) const HAS_RECORDS: bool = cfg!(all(target_arch = "x86_64", target_env = "gnu"));
+
+/// Where the C library has a thread's id, from its record on, as it tells debuggers. `None`: it tells nobody.
+pub(crate) fn id_offset() -> Option<usize> {
+    /// How glibc describes a field: its bits, how many there are, and where the first is.
+    type Field = [u32; 3];
+    static OFFSET: OnceLock<Option<usize>> = OnceLock::new();
+    // SAFETY: the name is NUL-terminated. The symbol of this name is such a constant.
+    *OFFSET.get_or_init(|| unsafe {
+        let field = libc::dlsym(libc::RTLD_DEFAULT, c"_thread_db_pthread_tid".as_ptr()).cast::<Field>().as_ref();
+        field.filter(|[bits, count, _]| (*bits, *count) == (u32::BITS, 1)).map(|field| field[2] as usize)
+    })
+}
+
+/// Where the C library has a thread's CPU, from its record on. The kernel writes it there (glibc 2.35).
+pub(crate) fn cpu_offset() -> Option<isize> {
+    const CPU_FIELD: isize = 4;
+    static OFFSET: OnceLock<Option<isize>> = OnceLock::new();
+    // SAFETY: the names are NUL-terminated. The symbols of these names are such numbers.
+    *OFFSET.get_or_init(|| unsafe {
+        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
+        let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>();
+        (!offset.is_null() && !size.is_null() && *size > 0).then(|| *offset + CPU_FIELD)
+    })
+}
+
+/// In a child that the C library does not know of: it has one thread.
+pub fn is_alone() {
+    counted_threads().inspect(|counted| counted.store(1, Ordering::SeqCst));
+}
+
+/// Whether the C library knows of one thread only, besides those in seats.
+pub fn has_one_other() -> bool {
+    counted_threads().is_some_and(|counted| counted.load(Ordering::SeqCst) == 1)
+}
+
+/// How many threads the C library counts: an `unsigned int` of glibc's that only debuggers may rely on. `None`: another
+/// C library, or glibc before 2.34. The process then outlives a last thread that calls `pthread_exit`.
+pub(crate) fn counted_threads() -> Option<&'static AtomicU32> {
+    static COUNTED: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
+    // SAFETY: the name is NUL-terminated. The symbol of this name is a number that all threads change atomically.
+    *COUNTED.get_or_init(|| unsafe {
+        libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()).cast::<AtomicU32>().as_ref()
+    })
+}
