@@ -12,12 +12,14 @@ use folioswap::{ProcessMemory, RawSpace, SharedCounters};
 use folioswap_sys::own_calls;
 use folioswap_sys::resident::{self, Resident};
 
-use crate::export::{export, real};
 use crate::faults::robust;
-use crate::map::{adopt, known};
-use crate::real::own;
-use crate::state::{self, Phase};
-use crate::{guard, start};
+use crate::ground::export::{export, real};
+use crate::ground::guard;
+use crate::ground::real::own;
+use crate::ground::state::{self, Phase};
+use crate::map::adopt;
+use crate::memory::known;
+use crate::start;
 
 /// How much is unmapped between two looks at the process's memory.
 const LARGE: usize = 8 << 20;

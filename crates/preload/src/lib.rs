@@ -1,6 +1,6 @@
 //! The library that `folioswap run` loads into a program through LD_PRELOAD. It replaces functions of the C library.
 //! - `start`: the constructor, which builds the engine. `fork`: what a child keeps. `ending`: memory figures at exit.
-//! - `alloc`: the malloc family. `alloc::heap` serves what must not be managed.
+//! - `alloc`: the malloc family. `ground::heap` serves what must not be managed.
 //! - `map`: mmap and its kin. Large private anonymous mappings are managed.
 //! - `faults`: in direct mode a fault is a SIGBUS on the faulting thread.
 //! - `calls`: in direct mode the kernel faults no page in, so system calls are covered.
@@ -14,17 +14,13 @@
 
 mod alloc;
 mod calls;
-mod descriptors;
 mod ending;
-mod export;
 mod faults;
-mod fork;
-mod guard;
+mod ground;
 mod map;
-mod real;
+mod memory;
 mod sanitizer;
 mod start;
-mod state;
 
 #[global_allocator]
-static GLOBAL: alloc::heap::Global = alloc::heap::Global;
+static GLOBAL: ground::heap::Global = ground::heap::Global;

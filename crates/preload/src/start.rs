@@ -19,12 +19,14 @@ use folioswap::{
 use folioswap_sys::{descriptor, fault_stack, kept, own_calls, seccomp};
 
 use crate::alloc::{malloc, program_heap};
-use crate::calls::{access, by_number, dispatch};
+use crate::calls::{by_number, dispatch, fork};
 use crate::faults::signals;
-use crate::map::{adopt, known, present};
-use crate::real::own;
-use crate::state::{self, Phase};
-use crate::{ending, fork, guard, real, sanitizer};
+use crate::ground::guard;
+use crate::ground::real::{self, own};
+use crate::ground::state::{self, Phase};
+use crate::map::{adopt, present};
+use crate::memory::{access, known};
+use crate::{ending, sanitizer};
 
 /// Upper limit of the budget's share for the program's ordinary memory.
 const MOST_ORDINARY: u64 = 32 << 20;

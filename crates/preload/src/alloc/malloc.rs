@@ -14,13 +14,14 @@ use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::alloc::heap::{self, ALIGNMENT, ORDINARY, PRIVATE};
 use crate::alloc::program_heap;
-use crate::export::{export, real};
 use crate::faults::threads;
-use crate::map::known;
-use crate::state::{self, Phase};
-use crate::{guard, start};
+use crate::ground::export::{export, real};
+use crate::ground::guard;
+use crate::ground::heap::{self, ALIGNMENT, ORDINARY, PRIVATE};
+use crate::ground::state::{self, Phase};
+use crate::memory::known;
+use crate::start;
 
 real!(MALLOC = c"malloc": fn(usize) -> *mut c_void);
 real!(CALLOC = c"calloc": fn(usize, usize) -> *mut c_void);

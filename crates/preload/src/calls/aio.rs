@@ -9,11 +9,12 @@ use std::sync::{LazyLock, Mutex, MutexGuard};
 
 use libc::{aiocb, sigevent, timespec};
 
-use crate::calls::cover::{self, Held, Kind};
 use crate::calls::rings::{self, Hold, Rings};
 use crate::calls::{copied, io};
-use crate::export::{export, real};
-use crate::{guard, start, state};
+use crate::ground::export::{export, real};
+use crate::ground::{guard, state};
+use crate::memory::cover::{self, Held, Kind};
+use crate::start;
 
 /// The longest buffer of a socket or pipe that is held where requests hold much. Longer ones fail with EAGAIN.
 const MOST_BYTES: usize = 16 << 20;

@@ -6,11 +6,11 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libc::{Lmid_t, ucontext_t};
 
-use super::process;
-use crate::calls::cover;
-use crate::export::real;
+use crate::calls::process;
 use crate::faults::signals;
-use crate::guard;
+use crate::ground::export::real;
+use crate::ground::guard;
+use crate::memory::cover;
 
 type Text = *const c_char;
 

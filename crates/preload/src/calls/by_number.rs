@@ -10,19 +10,21 @@ use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{clock, static_tls};
 use libc::{iovec, mmsghdr, msghdr, nfds_t, sockaddr, socklen_t, timespec};
 
-use super::{bpf, io, ioctl, messages, numbers, process, references, remote, rings, vectors};
-use crate::calls::access::{self, Access};
 use crate::calls::copied::{self, Copied};
-use crate::calls::cover::{self, Pieces};
 use crate::calls::ring_requests::{MOST_WAITERS, add_waiters};
-use crate::calls::{clones, dispatch, filters, limits, rights};
-use crate::export::export;
+use crate::calls::{
+    bpf, clones, descriptors, dispatch, filters, io, ioctl, limits, messages, numbers, process, references, remote,
+    rights, rings, vectors,
+};
 use crate::faults::{cleared, masks, robust, signals, threads};
+use crate::ground::export::export;
+use crate::ground::guard;
+use crate::ground::real::{kernel, own_result, raw, raw_result};
+use crate::ground::state::{self, Phase};
 use crate::map::hand_over::hand_over;
 use crate::map::{advice, mapping, program_break, protection, remap, segments};
-use crate::real::{kernel, own_result, raw, raw_result};
-use crate::state::Phase;
-use crate::{descriptors, guard, state};
+use crate::memory::access::{self, Access};
+use crate::memory::cover::{self, Pieces};
 
 type Words = [usize; 6];
 

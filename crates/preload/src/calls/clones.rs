@@ -13,11 +13,12 @@ use std::sync::{Mutex, MutexGuard};
 use folioswap_sys::{own_calls, seat};
 use libc::stack_t;
 
-use crate::calls::{access, dispatch};
-use crate::export::{export, real};
+use crate::calls::{dispatch, fork};
 use crate::faults::threads;
-use crate::real::{kernel, own, raw_result};
-use crate::{fork, guard, state};
+use crate::ground::export::{export, real};
+use crate::ground::real::{kernel, own, raw_result};
+use crate::ground::{guard, state};
+use crate::memory::access;
 
 type Work = extern "C" fn(*mut c_void) -> c_int;
 

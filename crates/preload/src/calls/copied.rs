@@ -6,9 +6,9 @@
 
 use libc::{pollfd, socklen_t};
 
-use crate::calls::access::{self, Access};
-use crate::calls::cover::{self, Bounce, Outcome};
 use crate::calls::mirrored;
+use crate::memory::access::{self, Access};
+use crate::memory::cover::{self, Bounce, Outcome};
 
 /// What an argument of a system call points to. The kernel only reads what is marked as read, and may also write what
 /// is marked as written.
@@ -496,17 +496,17 @@ pub(crate) use functions;
 /// One of them.
 macro_rules! function {
     ($name:ident ($($arg:ident: $type:ty $(= $what:ident $(($len:expr))?)?),* $(,)?) -> $result:ty) => {
-        $crate::export::export! {
+        $crate::ground::export::export! {
             fn $name($($arg: $type),*) -> $result {
                 #[used]
                 #[unsafe(link_section = "folioswap_real")]
-                static REAL: $crate::real::Real<unsafe extern "C-unwind" fn($($type),*) -> $result> = {
+                static REAL: $crate::ground::real::Real<unsafe extern "C-unwind" fn($($type),*) -> $result> = {
                     const NAME: &std::ffi::CStr =
                         match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                             Ok(name) => name,
                             Err(_) => panic!("a name"),
                         };
-                    $crate::real::Real::new(NAME)
+                    $crate::ground::real::Real::new(NAME)
                 };
                 let real = REAL.get();
                 // SAFETY: the caller's call, whose pointers are null, valid, or replaced by copies of what they point

@@ -4,7 +4,7 @@
 //! engine learns of memory calls, and in direct mode the call has the same covers. A caught call costs 1.5 us more, a C
 //! library call nothing measurable.
 //! - Signals that come meanwhile are deferred ([`caught`]).
-//! - This library's own calls go through the C library's instruction ([`crate::real::raw`]).
+//! - This library's own calls go through the C library's instruction ([`crate::ground::real::raw`]).
 //! - SIGSYS is never blocked: the kernel would kill the process. A caught call sets the mask and stack of the
 //!   interrupted code.
 //! - A call that returns twice or on another stack is made from one of the [`trampolines`], with dispatch off. Then the
@@ -19,10 +19,12 @@ use folioswap_sys::static_tls::StaticTls;
 use libc::{c_int, c_long};
 
 use crate::alloc::malloc;
-use crate::calls::{access, by_number, caught, clones, cover, key_rights, mirrored};
-use crate::faults::{cleared, masks, signal_stack, signals, small_stack};
-use crate::real::{Real, own};
-use crate::{guard, start, state};
+use crate::calls::{by_number, clones, mirrored};
+use crate::faults::{caught, cleared, masks, signal_stack, signals, small_stack};
+use crate::ground::real::{Real, own};
+use crate::ground::{guard, state};
+use crate::memory::{access, cover, key_rights};
+use crate::start;
 
 /// PR_SET_SYSCALL_USER_DISPATCH.
 pub const SET_DISPATCH: usize = 59;

@@ -9,12 +9,13 @@ use std::ffi::c_long;
 
 use folioswap_sys::own_calls;
 
-use crate::calls::access::{self, Access};
 use crate::calls::clones;
+use crate::ending;
 use crate::faults::signals;
+use crate::ground::real::raw_result;
+use crate::ground::{guard, state};
 use crate::map::adopt;
-use crate::real::raw_result;
-use crate::{ending, guard, state};
+use crate::memory::access::{self, Access};
 
 /// Operations of `seccomp`. `prctl` has them one higher.
 const STRICT: usize = libc::SECCOMP_SET_MODE_STRICT as usize;

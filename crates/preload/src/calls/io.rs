@@ -4,11 +4,11 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, sockaddr, socklen_t};
 
-use crate::calls::cover::{self, Kind, Pieces};
 use crate::calls::{copied, references, remote};
-use crate::export::{export, real};
-use crate::real::own;
-use crate::state;
+use crate::ground::export::{export, real};
+use crate::ground::real::own;
+use crate::ground::state;
+use crate::memory::cover::{self, Kind, Pieces};
 
 real!(READ = c"read": fn(c_int, *mut c_void, usize) -> isize);
 real!(PREAD = c"pread64": fn(c_int, *mut c_void, usize, i64) -> isize);
@@ -83,7 +83,7 @@ export! {
 /// Aborts as glibc's checking variants do when the buffer is too small.
 pub fn check(len: usize, room: usize) {
     if len > room {
-        crate::state::say("*** buffer overflow detected ***: terminated");
+        crate::ground::state::say("*** buffer overflow detected ***: terminated");
         std::process::abort();
     }
 }

@@ -3,11 +3,12 @@
 
 use std::ffi::{c_int, c_ulong, c_void};
 
-use crate::calls::access;
-use crate::calls::cover::{self, Before, Held};
-use crate::export::{export, real};
+use crate::ground::export::{export, real};
+use crate::ground::{guard, state};
 use crate::map::hand_over::hand_over;
-use crate::{guard, start, state};
+use crate::memory::access;
+use crate::memory::cover::{self, Before, Held};
+use crate::start;
 
 real!(IOCTL = c"ioctl": fn(c_int, c_ulong, *mut c_void) -> c_int);
 

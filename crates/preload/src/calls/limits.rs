@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use folioswap_sys::{memory, vforked};
 use libc::{RLIM64_INFINITY, rlimit, rlimit64};
 
-use crate::alloc::heap;
-use crate::calls::access::{self, Access};
 use crate::calls::by_number::syscall;
 use crate::calls::{clones, rights};
-use crate::export::export;
-use crate::real::{own, own_result};
-use crate::state::Phase;
-use crate::{guard, start, state};
+use crate::ground::export::export;
+use crate::ground::real::{own, own_result};
+use crate::ground::state::{self, Phase};
+use crate::ground::{guard, heap};
+use crate::memory::access::{self, Access};
+use crate::start;
 
 /// Room for what the engine makes later.
 const SLACK_BYTES: u64 = 32 << 20;

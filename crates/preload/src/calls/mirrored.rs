@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use folioswap_sys::{own_calls, seat};
 use libc::c_long;
 
-use crate::calls::access;
-use crate::real::{kernel, own};
-use crate::{guard, state};
+use crate::ground::real::{kernel, own};
+use crate::ground::{guard, state};
+use crate::memory::access;
 
 /// How long threads are waited for: one may wait for a device.
 const LIMIT: Duration = Duration::from_secs(2);

@@ -3,20 +3,18 @@
 //! A test compares these names with all names that the C library exports. Functions that are not covered in direct mode
 //! are on that test's list, with the reason. Monitor mode has no such gaps.
 
-pub mod access;
 pub mod aio;
 mod assembly;
 mod bpf;
 pub mod by_number;
-pub mod caught;
 pub mod clones;
 pub mod copied;
-pub mod cover;
+mod descriptors;
 pub mod dispatch;
 pub mod filters;
+pub mod fork;
 mod io;
 mod ioctl;
-pub mod key_rights;
 pub mod limits;
 mod lookups;
 mod messages;
@@ -32,7 +30,6 @@ mod results;
 mod rights;
 mod ring_requests;
 pub mod rings;
-mod size_limit;
 mod sleeping;
 mod stdio;
 mod table;

@@ -7,9 +7,11 @@ use std::ffi::c_int;
 
 use libc::{clockid_t, mqd_t, sigevent, timer_t};
 
-use crate::calls::{access, copied};
-use crate::export::{export, real};
-use crate::{guard, start, state};
+use crate::calls::copied;
+use crate::ground::export::{export, real};
+use crate::ground::{guard, state};
+use crate::memory::access;
+use crate::start;
 
 /// A guard, under which the C library allocates from the private heap, if an event is to be told by a thread.
 ///

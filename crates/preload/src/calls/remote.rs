@@ -12,11 +12,12 @@ use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{own_calls, static_tls};
 use libc::{FILE, PTRACE_TRACEME, iovec, mode_t, pid_t};
 
-use crate::calls::cover::{self, repeat, text};
 use crate::calls::{io, vectors};
-use crate::export::{export, real};
-use crate::real::kernel;
-use crate::{guard, start, state};
+use crate::ground::export::{export, real};
+use crate::ground::real::kernel;
+use crate::ground::{guard, state};
+use crate::memory::cover::{self, repeat, text};
+use crate::start;
 
 /// Whether the program may have such a file.
 static OPENED: AtomicBool = AtomicBool::new(false);

@@ -11,9 +11,10 @@ use libc::{gid_t, size_t, uid_t};
 
 use crate::calls::by_number::syscall;
 use crate::calls::{copied, mirrored};
-use crate::export::{export, real};
+use crate::ground::export::{export, real};
+use crate::ground::{guard, state};
 use crate::map::adopt;
-use crate::{guard, start, state};
+use crate::start;
 
 /// landlock_restrict_self, since Linux 5.13.
 const RESTRICT: c_long = 446;

@@ -13,14 +13,15 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 use libc::iovec;
 
-use crate::calls::access::{self, Access};
-use crate::calls::cover::{self, Held};
 use crate::calls::ring_requests::{self, Entry};
 use crate::calls::{copied, vectors};
 use crate::faults::signals;
+use crate::ground::real::{kernel, raw};
+use crate::ground::{guard, state};
 use crate::map::mapping::BLOCK_BYTES;
-use crate::real::{kernel, raw};
-use crate::{guard, start, state};
+use crate::memory::access::{self, Access};
+use crate::memory::cover::{self, Held};
+use crate::start;
 
 type Words = [usize; 6];
 

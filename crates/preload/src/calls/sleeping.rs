@@ -9,11 +9,11 @@ use libc::{
     sem_t, siginfo_t, sigset_t, timespec, timeval,
 };
 
-use crate::calls::access;
 use crate::calls::copied::{self, Copied, Pointer, copied};
-use crate::calls::cover::Outcome;
-use crate::export::{export, real};
 use crate::faults::signals;
+use crate::ground::export::{export, real};
+use crate::memory::access;
+use crate::memory::cover::Outcome;
 
 /// Bytes of an `fd_set` for this many descriptors.
 fn set_bytes(count: c_int) -> usize {

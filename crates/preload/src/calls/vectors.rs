@@ -8,11 +8,12 @@ use std::ops::Range;
 
 use libc::{iovec, msghdr, pid_t};
 
-use crate::calls::access::{self, Access};
-use crate::calls::cover::{self, Bounce, Grant, Held, Kind};
-use crate::calls::{io, remote, size_limit};
-use crate::export::{export, real};
-use crate::{guard, state};
+use crate::calls::{io, remote};
+use crate::ground::export::{export, real};
+use crate::ground::{guard, state};
+use crate::memory::access::{self, Access};
+use crate::memory::cover::{self, Bounce, Grant, Held, Kind};
+use crate::memory::size_limit;
 
 real!(READV = c"readv": fn(c_int, *const iovec, c_int) -> isize);
 real!(WRITEV = c"writev": fn(c_int, *const iovec, c_int) -> isize);

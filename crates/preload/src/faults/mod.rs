@@ -1,5 +1,6 @@
 //! Faults on the program's threads: their signals, stacks, and the threads themselves.
 
+pub mod caught;
 pub mod cleared;
 pub mod masks;
 pub mod robust;

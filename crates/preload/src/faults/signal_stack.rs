@@ -10,8 +10,8 @@ use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{static_tls, vforked};
 
 use crate::faults::threads;
-use crate::real::own;
-use crate::state;
+use crate::ground::real::own;
+use crate::ground::state;
 
 const SIGNAL_BYTES: usize = 64 << 10;
 /// The smallest stack of the program's that is really used.

@@ -14,12 +14,13 @@ use folioswap_sys::sigbus::{self, Handled};
 use folioswap_sys::{held_signals, vforked};
 use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
-use crate::calls::access::{self, Access};
-use crate::calls::{caught, clones, dispatch};
-use crate::export::{export, real};
-use crate::faults::{masks, signal_stack, small_stack, threads};
-use crate::real::{kernel, own};
-use crate::{guard, start, state};
+use crate::calls::{clones, dispatch};
+use crate::faults::{caught, masks, signal_stack, small_stack, threads};
+use crate::ground::export::{export, real};
+use crate::ground::real::{kernel, own};
+use crate::ground::{guard, state};
+use crate::memory::access::{self, Access};
+use crate::start;
 
 real!(SIGACTION = c"sigaction": fn(c_int, *const Action, *mut Action) -> c_int);
 real!(SIGNAL = c"signal": fn(c_int, sighandler_t) -> sighandler_t);

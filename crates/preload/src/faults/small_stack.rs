@@ -22,11 +22,11 @@ use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{held_signals, sigbus, static_tls, vforked};
 use libc::{sighandler_t, siginfo_t, ucontext_t};
 
-use crate::calls::{caught, dispatch};
-use crate::export::{export, real};
-use crate::faults::signals::KernelAction;
-use crate::faults::{signal_stack, signals};
-use crate::real::own;
+use crate::calls::dispatch;
+use crate::faults::signals::{self, KernelAction};
+use crate::faults::{caught, signal_stack};
+use crate::ground::export::{export, real};
+use crate::ground::real::own;
 
 real!(LONGJMP = c"siglongjmp": fn(*mut c_void, c_int) -> ());
 real!(LONGJMP_CHECKED = c"__longjmp_chk": fn(*mut c_void, c_int) -> ());

@@ -16,11 +16,12 @@ use folioswap_sys::{held_signals, static_tls, tls_vector};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t, stack_t};
 
 use crate::alloc::malloc;
-use crate::export::{export, real};
 use crate::faults::{robust, signal_stack, signals};
+use crate::ground::export::{export, real};
+use crate::ground::real::{kernel, own};
+use crate::ground::{guard, state};
 use crate::map::mapping::BLOCK_BYTES;
-use crate::real::{kernel, own};
-use crate::{guard, start, state};
+use crate::start;
 
 type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 

@@ -17,10 +17,12 @@ use folioswap_sys::fault_stack;
 use crate::alloc::malloc;
 use crate::calls::dispatch;
 use crate::faults::{cleared, signal_stack};
+use crate::ground::guard;
+use crate::ground::state::{self, Phase};
 use crate::map::listed::{self, Listed};
-use crate::map::{known, mapping};
-use crate::state::{self, Phase};
-use crate::{guard, start};
+use crate::map::mapping;
+use crate::memory::known;
+use crate::start;
 
 /// How much is adopted at a time. Threads that touch what is missing there, and those that map, wait for that.
 const PART_BYTES: usize = 32 << 20;

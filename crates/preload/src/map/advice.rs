@@ -5,13 +5,14 @@ use std::ops::Range;
 
 use folioswap::{RawSpace, Wish};
 
-use crate::calls::access::{self, Access};
-use crate::export::export;
-use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, pages};
-use crate::map::{adopt, known, mapping, protection};
-use crate::real::kernel;
-use crate::state::Phase;
-use crate::{guard, state};
+use crate::ground::export::export;
+use crate::ground::guard;
+use crate::ground::real::kernel;
+use crate::ground::state::{self, Phase};
+use crate::map::mapping::{self, BLOCK_BYTES, PAGE_BYTES, pages};
+use crate::map::{adopt, protection};
+use crate::memory::access::{self, Access};
+use crate::memory::known;
 
 /// Linux 5.18 and 6.13. The libc crate lacks them for some targets.
 const MADV_DONTNEED_LOCKED: c_int = 24;
@@ -311,7 +312,7 @@ fn is_self(pidfd: c_int) -> bool {
 export! {
     fn process_madvise(pidfd: c_int, ranges: *const libc::iovec, count: usize, advice: c_int, flags: c_uint) -> isize {
         let kernel = |count: usize| {
-            crate::calls::cover::touch(ranges, count * size_of::<libc::iovec>());
+            crate::memory::cover::touch(ranges, count * size_of::<libc::iovec>());
             // SAFETY: the caller's call, with all of its ranges or with none.
             unsafe { kernel!(libc::SYS_process_madvise, pidfd, ranges, count, advice, flags) as isize }
         };

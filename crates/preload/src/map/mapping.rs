@@ -16,12 +16,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use folioswap::{Error, Order, RawSpace};
 use folioswap_sys::memory::{self, Reservation, place_apart};
 
-use crate::calls::{access, rings};
-use crate::export::export;
-use crate::map::{adopt, known, protection};
-use crate::real::{kernel, own};
-use crate::state::{Outcome, Phase};
-use crate::{ending, guard, state};
+use crate::calls::rings;
+use crate::ending;
+use crate::ground::export::export;
+use crate::ground::guard;
+use crate::ground::real::{kernel, own};
+use crate::ground::state::{self, Outcome, Phase};
+use crate::map::{adopt, protection};
+use crate::memory::{access, known};
 
 /// The size of the largest folio.
 pub const BLOCK_BYTES: usize = Order::HUGE.bytes();

@@ -4,10 +4,8 @@
 pub mod adopt;
 pub mod advice;
 pub mod hand_over;
-pub mod known;
 pub mod listed;
 pub mod mapping;
-pub mod open_pages;
 pub mod present;
 pub mod program_break;
 pub mod protection;

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use folioswap::{RangeSet, RawSpace};
 use folioswap_sys::static_tls;
 
-use crate::alloc::heap::{ORDINARY, PRIVATE};
+use crate::ground::heap::{ORDINARY, PRIVATE};
 use crate::map::mapping::{PAGE_BYTES, manage};
 
 /// Smaller mappings are not looked at, and smaller untouched parts of them are not managed with a locked budget.

@@ -4,12 +4,12 @@ use std::ffi::{c_int, c_void};
 use std::fs;
 use std::sync::OnceLock;
 
-use crate::calls::access;
-use crate::export::{export, real};
+use crate::ground::export::{export, real};
+use crate::ground::real::own;
+use crate::ground::{guard, state};
+use crate::map::adopt;
 use crate::map::mapping::{manage, pages, replace};
-use crate::map::{adopt, known};
-use crate::real::own;
-use crate::{guard, state};
+use crate::memory::{access, known};
 
 // The C library keeps in mind where the end is. Its sbrk is not called: an allocator's may stand before it, which calls
 // this library's.

@@ -6,12 +6,13 @@ use std::ops::Range;
 
 use folioswap::RawSpace;
 
-use crate::calls::{access, key_rights};
-use crate::export::export;
+use crate::ground::export::export;
+use crate::ground::real::kernel;
+use crate::ground::{guard, state};
+use crate::map::adopt;
 use crate::map::mapping::{PAGE_BYTES, PLAIN, are_possible, is_plain, manage, note_ordinary, pages};
-use crate::map::{adopt, known};
-use crate::real::kernel;
-use crate::{guard, start, state};
+use crate::memory::{access, key_rights, known};
+use crate::start;
 
 /// How often a range that is to be locked is brought in, because parts of it left meanwhile.
 const LOCK_TRIES: usize = 10;

@@ -7,13 +7,13 @@ use std::ops::Range;
 use folioswap::{RawSpace, Relocation};
 use folioswap_sys::memory::{self, Reservation};
 
-use crate::calls::access;
-use crate::export::export;
+use crate::ground::export::export;
+use crate::ground::real::{kernel, own};
+use crate::ground::{guard, state};
+use crate::map::adopt;
 use crate::map::listed::{self, Listed};
 use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, are_possible, failed, manage, pages, replace};
-use crate::map::{adopt, known};
-use crate::real::{kernel, own};
-use crate::{guard, state};
+use crate::memory::{access, known};
 
 const MREMAP_DONTUNMAP: c_int = 4;
 

@@ -18,15 +18,17 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use folioswap::{Arena, ExitStatus, Forking, RangeSet, RawSpace};
 use folioswap_sys::{fault_stack, seat, signals};
 
-use crate::alloc::{heap, huge};
-use crate::calls::access::{self, Access};
+use crate::alloc::huge;
 use crate::calls::{aio, by_number, clones, dispatch, mirrored};
-use crate::export::{export, real};
 use crate::faults::{cleared, signal_stack, signals as caught, threads};
-use crate::map::{advice, known, mapping};
-use crate::real::kernel;
-use crate::state::{self, Phase};
-use crate::{ending, guard, start};
+use crate::ground::export::{export, real};
+use crate::ground::real::kernel;
+use crate::ground::state::{self, Phase};
+use crate::ground::{guard, heap};
+use crate::map::{advice, mapping};
+use crate::memory::access::{self, Access};
+use crate::memory::known;
+use crate::{ending, start};
 
 type Handler = Option<extern "C" fn()>;
 

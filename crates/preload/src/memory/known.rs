@@ -6,10 +6,9 @@ use std::sync::{Mutex, MutexGuard};
 
 use folioswap::RangeSet;
 
-use crate::calls::access;
+use crate::ground::state;
 use crate::map::mapping::PAGE_BYTES;
-use crate::map::open_pages;
-use crate::state;
+use crate::memory::{access, open_pages};
 
 /// Private anonymous memory that was mapped without access, and becomes managed once it is readable and writable.
 static RESERVED: Mutex<RangeSet> = Mutex::new(RangeSet::new());

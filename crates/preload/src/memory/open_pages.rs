@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use folioswap_sys::memory::place_apart;
 
+use crate::ground::real::own;
+use crate::ground::state;
 use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, PLAIN};
-use crate::real::own;
-use crate::state;
 
 /// Programs have no addresses from here on.
 const ADDRESSES_END: usize = 1 << 47;

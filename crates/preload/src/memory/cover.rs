@@ -18,12 +18,12 @@ use folioswap_sys::memory::place_apart;
 use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
 
-use crate::alloc::heap::PRIVATE;
-use crate::calls::access::{self, Access};
-use crate::calls::size_limit;
+use crate::ground::heap::PRIVATE;
+use crate::ground::real::own;
+use crate::ground::{guard, state};
 use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES};
-use crate::real::own;
-use crate::{guard, state};
+use crate::memory::access::{self, Access};
+use crate::memory::size_limit;
 
 /// Whether the kernel pins the pages of the range during a transfer, as it does for O_DIRECT. Only such transfers need
 /// a cover in monitor mode: a buffer larger than the budget cannot be in RAM at once, and a pinned page must not be

@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{static_tls, vforked};
 
-use crate::real::own;
+use crate::ground::real::own;
 
 static_tls! {
     static DEPTH: u32 = "folioswap_depth";

@@ -7,11 +7,10 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::calls::cover;
+use crate::ground::real::own;
+use crate::ground::state;
 use crate::map::mapping::{PAGE_BYTES, PLAIN};
-use crate::map::{known, open_pages};
-use crate::real::own;
-use crate::state;
+use crate::memory::{cover, known, open_pages};
 
 /// What a call does with memory.
 #[derive(Clone, Copy, PartialEq, Eq)]

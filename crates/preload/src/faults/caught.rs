@@ -15,10 +15,11 @@ use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{own_calls, sigbus, static_tls};
 use libc::ucontext_t;
 
-use crate::calls::{access, dispatch};
+use crate::calls::dispatch;
 use crate::faults::signal_stack;
-use crate::real::own;
-use crate::{guard, state};
+use crate::ground::real::own;
+use crate::ground::{guard, state};
+use crate::memory::access;
 
 static_tls! {
     /// Where the context of the caught call lies that is being made. Zero: signals are not deferred.
