@@ -6,7 +6,6 @@
 
 use libc::{pollfd, socklen_t};
 
-use crate::calls::mirrored;
 use crate::memory::access::{self, Access};
 use crate::memory::cover::{self, Bounce, Outcome};
 
@@ -434,7 +433,7 @@ pub unsafe fn of_rights<P: Pointer>(at: P, header: *const [u32; 2]) -> Copied {
     // SAFETY: the caller upholds this function's own contract.
     unsafe {
         let bytes = match access::read(header) {
-            Some([mirrored::SHORT_RIGHTS, _]) => 12,
+            Some([SHORT_RIGHTS, _]) => 12,
             Some(_) => 24,
             None => 0,
         };
@@ -583,3 +582,12 @@ macro_rules! argument {
     };
 }
 pub(crate) use argument;
+
+/// What the kernel gets for a value at `theirs`: the copy, if there is one, or the program's pointer, which the kernel
+/// refuses.
+pub fn or_theirs<T>(copy: &Option<T>, theirs: usize) -> usize {
+    copy.as_ref().map_or(theirs, |copy| &raw const *copy as usize)
+}
+
+/// The version of capabilities with one structure of rights. Later ones have two.
+pub const SHORT_RIGHTS: u32 = 0x1998_0330;

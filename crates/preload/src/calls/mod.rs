@@ -1,4 +1,5 @@
-//! The C library functions that pass the program's memory to the kernel. Each is covered as [`cover`] describes.
+//! The C library functions that pass the program's memory to the kernel. Each is covered as
+//! [`crate::memory::cover`] describes. Those that work on mappings and threads lie with these.
 //!
 //! A test compares these names with all names that the C library exports. Functions that are not covered in direct mode
 //! are on that test's list, with the reason. Monitor mode has no such gaps.
@@ -6,6 +7,7 @@
 pub mod aio;
 mod assembly;
 mod bpf;
+pub mod by_name;
 pub mod by_number;
 pub mod clones;
 pub mod copied;
@@ -19,6 +21,7 @@ pub mod limits;
 mod lookups;
 mod messages;
 pub mod mirrored;
+pub mod mmap;
 mod notified;
 mod numbers;
 mod paths;

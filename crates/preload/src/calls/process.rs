@@ -12,9 +12,9 @@ use crate::faults::robust;
 use crate::faults::signals::inherited;
 use crate::ground::export::{export, real};
 use crate::ground::{guard, state};
-use crate::map::mapping::PAGE_BYTES;
 use crate::memory::access::{self, Access};
 use crate::memory::cover::{self, Held, Outcome};
+use crate::memory::pages::PAGE_BYTES;
 
 type List = *const *const c_char;
 type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;

@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 use folioswap_sys::held_signals;
 use libc::sigset_t;
 
-use crate::faults::signals::{bring, kernels, ours_mask, pointer, without_ours};
+use crate::faults::ours::{bring, kernels, ours_mask, pointer, without_ours};
 use crate::ground::export::{export, real};
 use crate::ground::state;
 use crate::memory::access;

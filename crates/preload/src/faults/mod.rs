@@ -3,7 +3,11 @@
 pub mod caught;
 pub mod cleared;
 pub mod masks;
+pub mod net;
+pub mod only_thread;
+pub mod ours;
 pub mod robust;
+pub mod rseq;
 pub mod signal_stack;
 pub mod signals;
 pub mod small_stack;

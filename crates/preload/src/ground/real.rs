@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use folioswap::ExitStatus;
 use folioswap_sys::own_calls;
 
-use crate::faults::caught;
+use crate::ground::libc_call;
 
 /// The next definition of a name after this library's. `F` is its function pointer type.
 #[repr(C)]
@@ -78,7 +78,7 @@ pub fn look_up_all() {
         }
     }
     // SAFETY: a C string. Any thread may call dlsym.
-    caught::note_syscall(unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) });
+    libc_call::note_syscall(unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) });
 }
 
 /// Makes a system call by number, bypassing this library's own `syscall`. Returns -1 and sets errno on failure.
@@ -98,7 +98,7 @@ pub unsafe fn raw(number: c_long, arguments: &[usize]) -> c_long {
     let mut all = [0; 6];
     all[..arguments.len()].copy_from_slice(arguments);
     let [a, b, c, d, e, f] = all;
-    if caught::SYSCALL.load(Ordering::Relaxed).is_null() {
+    if !libc_call::is_known() {
         // SAFETY: the caller upholds this function's own contract.
         let result = unsafe { instruction(number, &all) };
         if (-4095..0).contains(&result) {
@@ -108,7 +108,7 @@ pub unsafe fn raw(number: c_long, arguments: &[usize]) -> c_long {
         return result as c_long;
     }
     // SAFETY: the caller upholds this function's own contract.
-    unsafe { caught::folioswap_call(number, a, b, c, d, e, f) }
+    unsafe { libc_call::folioswap_call(number, a, b, c, d, e, f) }
 }
 
 /// Makes a system call of this library's own, which the program's seccomp filters exempt
@@ -147,7 +147,7 @@ pub unsafe fn own_raw(number: c_long, arguments: &[usize]) -> c_long {
 pub unsafe fn own_result(number: c_long, arguments: &[usize; 6]) -> isize {
     if own_calls::is_used() {
         // SAFETY: the caller upholds this function's own contract. The page is used.
-        crate::calls::dispatch::unseen(|| unsafe { own_calls::call(number, arguments) })
+        crate::ground::selector::unseen(|| unsafe { own_calls::call(number, arguments) })
     } else {
         // SAFETY: the caller upholds this function's own contract.
         unsafe { raw_result(number, arguments) }

@@ -9,10 +9,10 @@ use crate::ground::export::export;
 use crate::ground::guard;
 use crate::ground::real::kernel;
 use crate::ground::state::{self, Phase};
-use crate::map::mapping::{self, BLOCK_BYTES, PAGE_BYTES, pages};
-use crate::map::{adopt, protection};
+use crate::map::{adopt, managed, protection};
 use crate::memory::access::{self, Access};
-use crate::memory::known;
+use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES, pages};
+use crate::memory::{known, open_pages};
 
 /// Linux 5.18 and 6.13. The libc crate lacks them for some targets.
 const MADV_DONTNEED_LOCKED: c_int = 24;
@@ -106,7 +106,7 @@ fn is_kernels(advice: c_int) -> bool {
 /// Memory with guards is not managed, and does not become so when it gets another protection. A part loses its content
 /// only once the kernel has accepted those before it.
 fn install_guards(space: &RawSpace, range: &Range<usize>) -> c_int {
-    access::note_closed(range);
+    open_pages::note_closed(range);
     in_order(space, range, |part, is_managed| {
         let install = || kernel_advise(part, MADV_GUARD_INSTALL);
         // SAFETY: the program gives up the content.
@@ -126,7 +126,7 @@ fn remove_guards(space: &RawSpace, range: &Range<usize>) -> c_int {
     let _beginning = known::beginning();
     let result = kernel_advise(range, MADV_GUARD_REMOVE);
     let parts = known::guarded().remove(range.clone());
-    state::keeping_errno(|| parts.into_iter().for_each(|part| mapping::manage(space, part)));
+    state::keeping_errno(|| parts.into_iter().for_each(|part| managed::manage(space, part)));
     result
 }
 
@@ -223,7 +223,7 @@ fn note_for_children(part: &Range<usize>, is_managed: bool, advice: c_int) {
         libc::MADV_KEEPONFORK => _ = known::wiped().remove(part.clone()),
         libc::MADV_DONTFORK => {
             if !is_managed {
-                access::note_closed(part); // it is not there in children
+                open_pages::note_closed(part); // it is not there in children
             }
             known::note_not_forked(part, is_managed);
         }

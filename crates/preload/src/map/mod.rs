@@ -3,8 +3,10 @@
 
 pub mod adopt;
 pub mod advice;
+pub mod footprint;
 pub mod hand_over;
 pub mod listed;
+pub mod managed;
 pub mod mapping;
 pub mod present;
 pub mod program_break;

@@ -10,8 +10,9 @@ use crate::ground::export::export;
 use crate::ground::real::{kernel, own};
 use crate::ground::{guard, state};
 use crate::map::adopt;
-use crate::map::mapping::{PAGE_BYTES, are_possible, pages, replace};
+use crate::map::mapping::replace;
 use crate::memory::known;
+use crate::memory::pages::{PAGE_BYTES, are_possible, pages};
 
 /// The size of a segment; `None` if the kernel does not tell.
 fn size_of_segment(id: c_int) -> Option<usize> {

@@ -5,4 +5,6 @@ pub mod cover;
 pub mod key_rights;
 pub mod known;
 pub mod open_pages;
+pub mod pages;
+pub mod resident;
 pub mod size_limit;
