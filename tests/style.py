@@ -16,12 +16,15 @@ FORBID_UNSAFE = (
     "crates/core/src/lib.rs", "crates/command/src/lib.rs", "crates/bench/src/lib.rs", "crates/cli/src/main.rs",
 )
 
-# The folders of the engine, from the ground up. A file names its own folder and those before it only.
-ENGINE = "crates/engine/src/"
-FOLDERS = (
-    "config", "process", "device", "swap", "memory", "state", "block", "engine",
-    "reclaim", "relocate", "compact", "fault", "manage", "arena",
-)
+# The folders of two crates, and files beside them, from the ground up. A file names its own folder and those before it
+# only.
+FOLDERS = {
+    "crates/engine/src/": (
+        "config", "process", "device", "swap", "memory", "state", "block", "engine",
+        "reclaim", "relocate", "compact", "fault", "manage", "arena",
+    ),
+    "crates/preload/src/": ("ground", "memory", "faults", "map", "alloc", "calls", "ending", "sanitizer", "start"),
+}
 MAX_COLUMNS = 120
 # Crates whose lib.rs lists their files and folders from the ground up. A file names its own place and those before it.
 LISTED = ("crates/core/src/", "crates/sys/src/")
@@ -83,15 +86,18 @@ def check_rust(path, lines):
 
 
 def upward_imports(path, lines):
-    """(line, complaint) for what a file of the engine must not name, by a path from the root of the crate."""
-    inside = path.removeprefix(ENGINE)
-    folder = inside.split("/")[0].removesuffix(".rs")
-    if not path.startswith(ENGINE) or folder in ("lib", "tests"):
+    """(line, complaint) for what a file must not name where folders have an order, by a path from the crate's root."""
+    source = next((source for source in FOLDERS if path.startswith(source)), None)
+    if source is None:
         return
-    if folder not in FOLDERS:
+    folder = path.removeprefix(source).split("/")[0].removesuffix(".rs")
+    if folder in ("lib", "tests"):
+        return
+    order = FOLDERS[source]
+    if folder not in order:
         yield 1, f"{folder}/ has no place in the order of folders"
         return
-    above = set(FOLDERS[FOLDERS.index(folder) + 1:])
+    above = set(order[order.index(folder) + 1:])
     for number, line in code_before_tests(lines):
         if re.search(r"\bcrate::\{|\bsuper::super\b", line):
             yield number, "names several folders in one path, or climbs: name each from the root"

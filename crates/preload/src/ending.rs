@@ -5,122 +5,19 @@
 
 use std::convert::Infallible;
 use std::ffi::c_int;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use folioswap::{ProcessMemory, RawSpace, SharedCounters};
-use folioswap_sys::own_calls;
-use folioswap_sys::resident::{self, Resident};
-
-use crate::export::{export, real};
 use crate::faults::robust;
-use crate::map::{adopt, known};
-use crate::real::own;
-use crate::state::{self, Phase};
-use crate::{guard, start};
-
-/// How much is unmapped between two looks at the process's memory.
-const LARGE: usize = 8 << 20;
-
-static COUNTERS: OnceLock<&'static SharedCounters> = OnceLock::new();
+use crate::ground::export::{export, real};
+use crate::map::footprint;
 
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = at_exit;
 
-/// Sets where the end is recorded.
-pub fn note_in(counters: &'static SharedCounters) {
-    let _ = COUNTERS.set(counters);
-}
-
-/// Notes that this process says why its memory is not paged.
-pub fn note_unpaged() {
-    if let Some(counters) = COUNTERS.get() {
-        counters.note_unpaged(std::process::id());
-    }
-}
-
-/// The highest unmanaged memory seen so far, and the shared memory in it.
-static OUTSIDE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-
-/// Samples what is in RAM now.
-fn look(managed: u64) -> Option<Resident> {
-    let resident = Resident::now()?;
-    let kept = if adopt::is_later() { known::ordinary_bytes() as u64 } else { 0 }; // there is room for it
-    let outside = (resident.anonymous + resident.shared).saturating_sub(managed + kept);
-    if OUTSIDE[0].fetch_max(outside, Ordering::Relaxed) < outside {
-        OUTSIDE[1].store(resident.shared, Ordering::Relaxed);
-    }
-    Some(resident)
-}
-
-/// Managed memory in RAM.
-fn managed() -> u64 {
-    state::space().map_or(0, RawSpace::resident_bytes)
-}
-
-/// Called in a forked child: what was seen is its parent's.
-pub fn begin_child() {
-    OUTSIDE.iter().for_each(|seen| seen.store(0, Ordering::Relaxed));
-}
-
-/// Called before unmanaged memory of the program's is unmapped, which would not be seen at the end.
-pub fn before_unmapping(len: usize) {
-    static UNMAPPED: AtomicUsize = AtomicUsize::new(0);
-    if COUNTERS.get().is_some() && !own_calls::is_used() && UNMAPPED.fetch_add(len, Ordering::Relaxed) + len >= LARGE {
-        UNMAPPED.store(0, Ordering::Relaxed);
-        let _guard = guard::enter();
-        look(managed());
-    }
-}
-
-/// Records the memory now: soon the program's filter may refuse to open files.
-pub fn before_filter() {
-    if !own_calls::is_used() {
-        end();
-    }
-}
-
-/// Memory in RAM from which on a process is recorded that has run without the engine. `run` has nothing to say of less.
-const LITTLE: u64 = 16 << 20;
-
-/// The most memory that this process had in RAM.
-fn peak() -> u64 {
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: the kernel fills in the structure, which is valid as zeros, too.
-    unsafe {
-        own!(libc::SYS_getrusage, libc::RUSAGE_SELF, usage.as_mut_ptr());
-        usage.assume_init().ru_maxrss as u64 * 1024
-    }
-}
-
 extern "C" fn at_exit() {
     robust::bring_in();
-    end();
-}
-
-extern "C" fn end() {
-    if state::phase() == Phase::Waiting
-        && peak() > LITTLE
-        && let Some(counters) = start::counters()
-    {
-        note_in(counters);
-    }
-    let (Some(counters), Phase::Managed | Phase::Waiting) = (COUNTERS.get(), state::phase()) else { return };
-    if own_calls::is_used() {
-        return; // recorded before
-    }
-    let _guard = guard::enter();
-    let managed = managed();
-    let Some(Resident { peak, .. }) = look(managed) else { return };
-    let [outside, shared] = [0, 1].map(|at: usize| OUTSIDE[at].load(Ordering::Relaxed));
-    let of_files = if outside > LITTLE { resident::of_files("self").unwrap_or(0) } else { 0 };
-    let mut name = [0; 16];
-    let comm = std::fs::read("/proc/self/comm").unwrap_or_default();
-    name.iter_mut().zip(comm.trim_ascii_end().iter().take(15)).for_each(|(place, byte)| *place = *byte);
-    let pid = std::process::id().into();
-    counters.note_end(&ProcessMemory { pid, name, peak, managed, outside, shared, of_files });
+    footprint::record();
 }
 
 real!(EXIT_AT_ONCE = c"_exit": fn(c_int) -> Infallible);

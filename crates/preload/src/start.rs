@@ -5,26 +5,24 @@
 //! starts before the program starts a thread, since its thread is then the only one, and before it gives up rights that
 //! the engine needs.
 
-use std::fmt::Display;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
 use folioswap::{
     Arena, DeviceSpec, ExitStatus, FaultMode, MIN_MEMORY, Mapping, RunSettings, SharedCounters, SwapDevice, Topology,
-    end_on_panics, open_shared_stats,
+    end_on_panics,
 };
 use folioswap_sys::{fault_stack, hidden_numbers, kept, own_calls, seccomp};
 
-use crate::alloc::{malloc, program_heap};
-use crate::calls::{access, by_number, dispatch};
-use crate::faults::signals;
-use crate::map::{adopt, known, present};
-use crate::real::own;
-use crate::state::{self, Phase};
-use crate::{ending, fork, guard, real, sanitizer};
+use crate::alloc::program_heap;
+use crate::calls::{by_number, dispatch, fork};
+use crate::faults::{ours, signals};
+use crate::ground::state::{self, Phase};
+use crate::ground::{c_library, counters, guard, real, selector, waiting};
+use crate::map::{adopt, present};
+use crate::memory::known;
+use crate::sanitizer;
 
 /// Upper limit of the budget's share for the program's ordinary memory.
 const MOST_ORDINARY: u64 = 32 << 20;
@@ -41,8 +39,8 @@ extern "C" fn start() {
     let guard = guard::enter();
     prepare();
     drop(guard);
-    if signals::has_ours() {
-        signals::open_ours(); // the program may have been started with them blocked
+    if ours::has_ours() {
+        ours::open_ours(); // the program may have been started with them blocked
     }
 }
 
@@ -54,7 +52,7 @@ fn prepare() {
     };
     let settings = RunSettings::parse(text.as_bytes()).unwrap_or_else(|error| state::end(ExitStatus::Failed, &error));
     if let Some(why) = sanitizer::found() {
-        return never_with(&settings, &why);
+        return waiting::never_with(&settings, &why);
     }
     // The place of the run may be taken: a program that emulates another has both in its addresses.
     let prepared = match settings.own_calls {
@@ -65,9 +63,10 @@ fn prepare() {
         state::say(&format!("seccomp filters of the program will not exempt folioswap's calls: {error}"));
     }
     if own_calls::is_filtered() && !may_start() {
-        return pass(&ENDED_BY_FILTER); // which may end the process at a call for its counters, too
+        return waiting::pass(&ENDED_BY_FILTER); // which may end the process at a call for its counters, too
     }
-    malloc::prepare(ordinary_bytes(&settings) as usize);
+    known::set_share(ordinary_bytes(&settings) as usize);
+    c_library::prepare();
     let room = room_bytes(&settings) as usize;
     adopt::prepare(room, settings.eager);
     if room >= program_heap::LEAST_ROOM_BYTES {
@@ -76,12 +75,10 @@ fn prepare() {
     fork::prepare();
     let may_be_direct = settings.faults != FaultMode::Monitor;
     let starts = starts_at_once(&settings);
-    *waiting() = Some(settings);
-    PROCESS.store(std::process::id(), Ordering::Relaxed);
-    state::set_phase(Phase::Waiting);
-    signals::prepare(may_be_direct);
+    waiting::wait(settings, begin_apart);
+    signals::prepare(may_be_direct, dispatch::prepare);
     let found = present::find();
-    if starts && let Err(error) = begin_now(&mut waiting()) {
+    if starts && let Err(error) = waiting::begin_now(&mut waiting::waiting()) {
         state::end(ExitStatus::Failed, &error.to_string());
     }
     limit_present(found);
@@ -93,8 +90,8 @@ fn limit_present(found: Vec<Range<usize>>) {
     if adopt::has_room(0) {
         return;
     }
-    if let Err(error) = begin_now(&mut waiting()) {
-        return pass(&error);
+    if let Err(error) = waiting::begin_now(&mut waiting::waiting()) {
+        return waiting::pass(&error);
     }
     if let Some(space) = state::space() {
         if space.is_locked() { present::limit(space, &found) } else { adopt::all(space) }
@@ -110,7 +107,7 @@ fn ordinary_bytes(settings: &RunSettings) -> u64 {
 fn room_bytes(settings: &RunSettings) -> u64 {
     let ordinary = ordinary_bytes(settings);
     let may_be_direct = settings.faults != FaultMode::Monitor;
-    match settings.eager || starts_at_once(settings) || may_be_direct && malloc::is_anothers() {
+    match settings.eager || starts_at_once(settings) || may_be_direct && c_library::has_other_malloc() {
         true => ordinary,
         false => (settings.memory_bytes - ordinary) / 4 * 3,
     }
@@ -129,97 +126,16 @@ fn starts_at_once(settings: &RunSettings) -> bool {
         || !settings.swap.iter().all(has_place)
 }
 
-/// The settings, until the engine starts. Held while it is built, so that other threads wait for it.
-static WAITING: Mutex<Option<RunSettings>> = Mutex::new(None);
-
-/// [`WAITING`], locked.
-pub type Waiting = MutexGuard<'static, Option<RunSettings>>;
-
-pub fn waiting() -> Waiting {
-    WAITING.lock().expect("nothing panics under this lock")
-}
-
-/// The process that waits: not a child that shares its memory until it executes a program.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
-
-/// In a forked child: it waits as its parent did.
-pub fn begin_child() {
-    adopt::begin_child();
-    PROCESS.store(std::process::id(), Ordering::Relaxed);
-}
-
-/// Called before something for which the engine must run: starts it, unless it runs or is not wanted. If that fails,
-/// says so, and the program goes on without it.
-pub fn now() {
-    if state::phase() != Phase::Waiting || guard::inside() || !is_own_process() {
-        return;
-    }
-    let _guard = guard::enter();
-    state::keeping_errno(|| {
-        if let Err(error) = begin_now(&mut waiting()) {
-            pass(&error);
-        }
-    });
-}
-
-/// The program goes on without the engine, which says why.
-fn pass(why: &dyn Display) {
-    state::set_phase(Phase::Passing);
-    ending::note_unpaged();
-    state::say(&format!("note: the memory of process {} is not paged: {why}", std::process::id()));
-}
-
-/// The same, where the engine has not tried to start.
-fn never_with(settings: &RunSettings, why: &dyn Display) {
-    counters_of(settings).into_iter().for_each(ending::note_in);
-    pass(why);
-}
-
-/// Called after something with which the engine cannot run: if it has not started, it never does.
-pub fn never(why: &str) {
-    if state::phase() == Phase::Waiting && !guard::inside() {
-        let _guard = guard::enter();
-        state::keeping_errno(|| {
-            counters().into_iter().for_each(ending::note_in);
-            pass(&why);
-        });
-    }
-}
-
-/// Whether this is the process that has the memory: not a child that shares it until it executes a program.
-pub fn is_own_process() -> bool {
-    own_process() == PROCESS.load(Ordering::Relaxed)
-}
-
-/// The id of the process, also in a child that shares its parent's memory.
-pub fn own_process() -> u32 {
-    // SAFETY: takes no pointers.
-    unsafe { own!(libc::SYS_getpid) as u32 }
-}
-
-/// The counters of the run, of which the engine does not know yet. `None`: it is not to have them, or the command has
-/// ended, and nobody would print them.
-pub fn counters() -> Option<&'static SharedCounters> {
-    let _guard = guard::enter();
-    waiting().as_ref().and_then(counters_of)
-}
-
-fn counters_of(settings: &RunSettings) -> Option<&'static SharedCounters> {
-    settings.stats.as_ref().and_then(|place| open_shared_stats(place).ok())
-}
-
-/// Builds the engine, on a stack of its own: the program's may be a small one of a coroutine's. The caller is the
-/// process's only thread, but for those of the C library's.
-fn begin_now(waiting: &mut Waiting) -> Result<(), folioswap::Error> {
-    let Some(settings) = waiting.take() else { return Ok(()) };
-    dispatch::with_net_open(|| fault_stack::run(|| begin_with(settings)))
+/// Builds the engine, on a stack of its own: the program's may be a small one of a coroutine's.
+fn begin_apart(settings: RunSettings) -> Result<(), folioswap::Error> {
+    selector::with_net_open(|| fault_stack::run(|| begin_with(settings)))
 }
 
 fn begin_with(settings: RunSettings) -> Result<(), folioswap::Error> {
     let raised = hidden_numbers::raise_limit();
     kept::keep();
-    let stats = counters_of(&settings);
-    stats.into_iter().for_each(ending::note_in);
+    let stats = counters::of(&settings);
+    stats.into_iter().for_each(counters::note_in);
     end_on_panics(stats);
     let built = build(settings, stats);
     drop(raised);
@@ -264,7 +180,7 @@ fn begin(arena: Arena) {
     state::adopt(arena);
     program_heap::prepare();
     state::set_phase(Phase::Managed);
-    access::note_all();
+    known::note_all_open();
     by_number::end_merging();
     // A call of another thread, or a device, must not find its buffer managed half way.
     let is_at_once = state::direct() || copies;

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use crate::map::mapping::{self, BLOCK_BYTES};
-use crate::map::{adopt, remap};
-use crate::{guard, state};
+use crate::ground::{guard, state};
+use crate::map::{adopt, mapping, remap};
+use crate::memory::pages::BLOCK_BYTES;
 
 /// Blocks of this size and above are mappings of their own. On average half of the last folio is wasted.
 const LEAST_BYTES: usize = 8 << 20;

@@ -9,18 +9,16 @@
 //!   which the fault path uses too;
 //! - the program heap in managed memory, for all others.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::alloc::heap::{self, ALIGNMENT, ORDINARY, PRIVATE};
 use crate::alloc::program_heap;
-use crate::export::{export, real};
 use crate::faults::threads;
-use crate::map::known;
-use crate::state::{self, Phase};
-use crate::{guard, start};
+use crate::ground::export::{export, real};
+use crate::ground::heap::{self, ALIGNMENT, ORDINARY, PRIVATE};
+use crate::ground::state::{self, Phase};
+use crate::ground::{c_library, guard, waiting};
+use crate::memory::known;
 
 real!(MALLOC = c"malloc": fn(usize) -> *mut c_void);
 real!(CALLOC = c"calloc": fn(usize, usize) -> *mut c_void);
@@ -37,100 +35,11 @@ const MOST_WAITING_BYTES: usize = 1 << 20;
 const LEAST_BUFFER_BYTES: usize = 512;
 const SMALL_BYTES: usize = 64 << 10;
 
-static SHARE_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-/// The segment of an object's code.
-struct Code {
-    /// An address in it, until it was found.
-    start: AtomicUsize,
-    len: AtomicUsize,
-}
-
-impl Code {
-    const fn new() -> Self {
-        Code { start: AtomicUsize::new(0), len: AtomicUsize::new(0) }
-    }
-
-    fn range(&self) -> std::ops::Range<usize> {
-        let start = self.start.load(Ordering::Relaxed);
-        start..start + self.len.load(Ordering::Relaxed)
-    }
-}
-
-static LIBC: Code = Code::new();
-static LOADER: Code = Code::new();
-
-/// Sets the program's share of ordinary memory, and locates the code of the C library and of the loader.
-pub fn prepare(share_bytes: usize) {
-    SHARE_BYTES.store(share_bytes, Ordering::Relaxed);
-    for (code, name) in [(&LIBC, c"fopen"), (&LOADER, c"__tls_get_addr")] {
-        // SAFETY: the name is a C string, and the callback runs only during this call.
-        unsafe {
-            code.start.store(libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize, Ordering::Relaxed);
-            libc::dl_iterate_phdr(Some(find), (code as *const Code).cast_mut().cast());
-        }
-    }
-}
-
-/// Stores the segment that contains the address in a [`Code`], if this object has it.
-unsafe extern "C" fn find(object: *mut libc::dl_phdr_info, _size: usize, code: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid object, and `code` is one of the statics above.
-    let (object, code) = unsafe { (&*object, &*code.cast::<Code>()) };
-    let inside = code.start.load(Ordering::Relaxed);
-    for index in 0..usize::from(object.dlpi_phnum) {
-        // SAFETY: the object has that many headers.
-        let header = unsafe { &*object.dlpi_phdr.add(index) };
-        let start = (object.dlpi_addr + header.p_vaddr) as usize;
-        if header.p_type == libc::PT_LOAD && inside.wrapping_sub(start) < header.p_memsz as usize {
-            code.start.store(start, Ordering::Relaxed);
-            code.len.store(header.p_memsz as usize, Ordering::Relaxed);
-            return 1;
-        }
-    }
-    0
-}
-
-/// The address range of the C library's code.
-pub fn libc_code() -> std::ops::Range<usize> {
-    LIBC.range()
-}
-
-/// Whether so much is left of the program's ordinary share.
-pub fn has_share(bytes: usize) -> bool {
-    let used = ORDINARY.used() + known::ordinary_bytes();
-    used.saturating_add(bytes) <= SHARE_BYTES.load(Ordering::Relaxed)
-}
-
-/// Whether the C library allocates by another `malloc` than this library's.
-pub fn is_anothers() -> bool {
-    // Once, at the start: later the loader's lock may be held by one that waits for this thread.
-    static ANOTHERS: OnceLock<bool> = OnceLock::new();
-    *ANOTHERS.get_or_init(|| {
-        let _guard = guard::enter();
-        // The address proves nothing: an executable may have one of its own that leads to whichever is used.
-        // SAFETY: C strings; functions of these types, or null; the block is freed by whoever has made it.
-        unsafe {
-            let symbol = |name: &CStr| libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
-            let allocate: Option<extern "C" fn(usize) -> *mut c_void> = std::mem::transmute(symbol(c"malloc"));
-            let release: Option<extern "C" fn(*mut c_void)> = std::mem::transmute(symbol(c"free"));
-            let (Some(allocate), Some(release)) = (allocate, release) else { return false };
-            let block = allocate(1);
-            release(block);
-            !PRIVATE.owns(block.cast())
-        }
-    })
-}
-
-/// Whether an address is in the loader's code.
-pub fn is_loader(addr: usize) -> bool {
-    LOADER.range().contains(&addr)
-}
-
 /// Whether a block belongs into the ordinary heap.
 fn is_ordinary(size: usize, caller: usize) -> bool {
-    let is_buffer = || (LEAST_BUFFER_BYTES..SMALL_BYTES).contains(&size) && LIBC.range().contains(&caller);
-    let is_early = || !program_heap::is_ready() && size < MOST_WAITING_BYTES && has_share(size);
-    is_loader(caller) || is_buffer() || is_early()
+    let is_buffer = || (LEAST_BUFFER_BYTES..SMALL_BYTES).contains(&size) && c_library::code().contains(&caller);
+    let is_early = || !program_heap::is_ready() && size < MOST_WAITING_BYTES && known::has_share(size);
+    c_library::is_loader(caller) || is_buffer() || is_early()
 }
 
 enum Source {
@@ -148,7 +57,7 @@ fn source(size: usize, caller: usize) -> Source {
         Phase::Waiting => {
             let needs_engine = !program_heap::is_ready() || program_heap::needs_engine(size);
             if needs_engine {
-                start::now();
+                waiting::now();
             }
             match state::phase() {
                 Phase::Passing => Source::Libc,
@@ -202,7 +111,7 @@ extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_voi
 /// Whether this may be the record of a thread-local's destructor. A thread of the engine makes one before it can be
 /// told from the program's threads.
 fn is_thread_record(size: usize, caller: usize) -> bool {
-    size <= 64 && LIBC.range().contains(&caller)
+    size <= 64 && c_library::code().contains(&caller)
 }
 
 fn zeroed(heap: &heap::Heap, size: usize) -> *mut u8 {

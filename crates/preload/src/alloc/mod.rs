@@ -1,6 +1,5 @@
 //! The malloc family, and the heaps behind it.
 
-pub mod heap;
 pub mod huge;
 pub mod malloc;
 pub mod program_heap;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libmimalloc_sys as mi;
 
 use crate::alloc::huge;
-use crate::map::known;
-use crate::{guard, state};
+use crate::ground::{guard, state};
+use crate::memory::known;
 
 /// What mimalloc reserves at a time at first, in KiB. Only addresses: pages are allocated on first touch. But all of it
 /// counts as long as nothing is managed.
@@ -83,7 +83,7 @@ pub fn allocate(size: usize, align: usize) -> *mut u8 {
     let size = size.max(LEAST_BYTES);
     // SAFETY: valid for any size and any power-of-two alignment.
     unsafe {
-        if align <= crate::alloc::heap::ALIGNMENT {
+        if align <= crate::ground::heap::ALIGNMENT {
             mi::mi_malloc(size).cast()
         } else {
             mi::mi_malloc_aligned(size, align).cast()

@@ -9,11 +9,11 @@ use std::sync::{LazyLock, Mutex, MutexGuard};
 
 use libc::{aiocb, sigevent, timespec};
 
-use crate::calls::cover::{self, Held, Kind};
 use crate::calls::rings::{self, Hold, Rings};
 use crate::calls::{copied, io};
-use crate::export::{export, real};
-use crate::{guard, start, state};
+use crate::ground::export::{export, real};
+use crate::ground::{guard, state, waiting};
+use crate::memory::cover::{self, Held, Kind};
 
 /// The longest buffer of a socket or pipe that is held where requests hold much. Longer ones fail with EAGAIN.
 const MOST_BYTES: usize = 16 << 20;
@@ -55,7 +55,7 @@ fn own() -> MutexGuard<'static, Requests> {
 /// # Safety
 /// `request` is null or a control block.
 unsafe fn hold(request: *mut aiocb, what: c_int) -> bool {
-    start::now(); // the C library's threads make the call
+    waiting::now(); // the C library's threads make the call
     if !state::direct() || request.is_null() {
         return true;
     }

@@ -6,11 +6,11 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libc::{Lmid_t, ucontext_t};
 
-use super::process;
-use crate::calls::cover;
-use crate::export::real;
-use crate::faults::signals;
-use crate::guard;
+use crate::calls::process;
+use crate::faults::ours;
+use crate::ground::export::real;
+use crate::ground::guard;
+use crate::memory::cover;
 
 type Text = *const c_char;
 
@@ -30,7 +30,7 @@ extern "C" fn before_get(context: *mut ucontext_t) -> *const c_void {
 extern "C" fn before_set(context: *mut ucontext_t) -> *const c_void {
     cover::value(context);
     // SAFETY: the program switches to this context, so nobody else uses it meanwhile.
-    if let Some(open) = unsafe { signals::without_ours(&raw const (*context).uc_sigmask) } {
+    if let Some(open) = unsafe { ours::without_ours(&raw const (*context).uc_sigmask) } {
         // SAFETY: as above. Only the kernel's part of the set is changed.
         unsafe { (*context).uc_sigmask = open };
     }

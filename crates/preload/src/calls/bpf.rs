@@ -4,11 +4,11 @@
 
 use std::cell::Cell;
 
-use crate::calls::access::{self, Access};
 use crate::calls::copied::Copied;
-use crate::calls::cover::{self, Before};
-use crate::real::{kernel, raw};
-use crate::{guard, state};
+use crate::ground::real::{kernel, raw};
+use crate::ground::{guard, state};
+use crate::memory::access::{self, Access};
+use crate::memory::cover::{self, Before};
 
 /// Words of what a call is about, at most.
 const MOST_WORDS: usize = 32;

@@ -3,26 +3,28 @@
 //! Transfers, messages, signal masks and memory calls go through the same code as the C library's functions. For all
 //! other calls a table lists what their arguments point to (`numbers`).
 
-use std::ffi::{c_int, c_long, c_uint};
+use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap_sys::static_tls::StaticTls;
-use folioswap_sys::{clock, static_tls};
+use folioswap_sys::clock;
 use libc::{iovec, mmsghdr, msghdr, nfds_t, sockaddr, socklen_t, timespec};
 
-use super::{bpf, io, ioctl, messages, numbers, process, references, remote, rings, vectors};
-use crate::calls::access::{self, Access};
 use crate::calls::copied::{self, Copied};
-use crate::calls::cover::{self, Pieces};
 use crate::calls::ring_requests::{MOST_WAITERS, add_waiters};
-use crate::calls::{clones, dispatch, filters, limits, rights};
-use crate::export::export;
-use crate::faults::{cleared, masks, robust, signals, threads};
+use crate::calls::{
+    bpf, clones, descriptors, filters, io, ioctl, limits, messages, mmap, numbers, process, references, remote, rights,
+    rings, vectors,
+};
+use crate::faults::{cleared, masks, net, only_thread, ours, robust, rseq, signals};
+use crate::ground::export::export;
+use crate::ground::guard;
+use crate::ground::real::{kernel, own_result, raw, raw_result};
+use crate::ground::state::{self, Phase};
 use crate::map::hand_over::hand_over;
-use crate::map::{advice, mapping, program_break, protection, remap, segments};
-use crate::real::{kernel, own_result, raw, raw_result};
-use crate::state::Phase;
-use crate::{descriptors, guard, state};
+use crate::map::{advice, program_break, protection, remap, segments};
+use crate::memory::access::{self, Access};
+use crate::memory::cover::{self, Pieces};
+use crate::memory::{pages, resident};
 
 type Words = [usize; 6];
 
@@ -36,13 +38,6 @@ export! {
             return -1;
         }
         result as c_long
-    }
-}
-
-export! {
-    fn prctl(what: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { syscall(libc::SYS_prctl, what as usize, a, b, c, d, 0) as c_int }
     }
 }
 
@@ -81,7 +76,7 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
         if let Some(result) = descriptors::by_number(number, words) {
             return result;
         }
-        if let Some(result) = remote::by_number(number, words) {
+        if let Some(result) = remote_transfer(number, words) {
             return if result < 0 { -(state::errno() as isize) } else { result };
         }
         if let Some(result) = limits::by_number(number, words) {
@@ -90,7 +85,7 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
         match number {
             libc::SYS_exit => {
                 robust::end_thread();
-                if clones::is_last_thread() {
+                if only_thread::is_last_thread() {
                     return own_result(libc::SYS_exit_group, words); // a filter may permit the other only
                 }
             }
@@ -112,7 +107,7 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
         rights::before(number, words);
         let result = memory(number, words).or_else(|| references::by_number(number, words));
         let result = result.or_else(|| rings::by_number(number, words));
-        let result = result.or_else(|| match (state::direct(), signals::has_ours()) {
+        let result = result.or_else(|| match (state::direct(), ours::has_ours()) {
             (true, _) => covered(number, words),
             _ if number == libc::SYS_futex && changes_words(words) => Some(futex_in_monitor_mode(words)),
             (false, true) => masked(number, words).or_else(|| about_the_net(number, words)),
@@ -163,8 +158,8 @@ unsafe fn memory(number: c_long, words: &Words) -> Option<isize> {
     // SAFETY: passes the caller's arguments on unchanged.
     Some(unsafe {
         match number {
-            libc::SYS_mmap => mapping::mmap(at, b, c as c_int, d as c_int, e as c_int, f as i64) as isize,
-            libc::SYS_munmap => mapping::munmap(at, b) as isize,
+            libc::SYS_mmap => mmap::mmap(at, b, c as c_int, d as c_int, e as c_int, f as i64) as isize,
+            libc::SYS_munmap => mmap::munmap(at, b) as isize,
             libc::SYS_brk => program_break::by_number(a) as isize,
             libc::SYS_shmat => segments::shmat(a as c_int, b as *const _, c as c_int) as isize,
             libc::SYS_mremap => remap::mremap(at, b, c, d as c_int, e as *mut _) as isize,
@@ -184,7 +179,7 @@ unsafe fn memory(number: c_long, words: &Words) -> Option<isize> {
                 }),
             },
             SYS_MSEAL => {
-                hand_over(&(a..a.saturating_add(mapping::pages(b))));
+                hand_over(&(a..a.saturating_add(pages::pages(b))));
                 raw(number, words) as isize
             }
             libc::SYS_prctl if a == PR_SET_MEMORY_MERGE && b <= 1 && [c, d, e] == [0; 3] => {
@@ -223,7 +218,7 @@ unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
             libc::SYS_read => {
                 let pieces = pieces(Pieces::Available);
                 cover::receive(b as *mut _, c, pieces, |at, len, done| match done > 0 && pieces == Pieces::Available {
-                    true => io::read_more(fd, &[iovec { iov_base: at, iov_len: len }]),
+                    true => vectors::read_more(fd, &[iovec { iov_base: at, iov_len: len }]),
                     false => kernel!(number, fd, at, len) as isize,
                 })
             }
@@ -306,20 +301,6 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
     })
 }
 
-/// A kernel signal set without the signals that are never blocked; `None` for null, and for one that cannot be read.
-pub unsafe fn open_set(set: usize) -> Option<u64> {
-    let ours = signals::ours_mask();
-    // SAFETY: null or the caller's set.
-    let known = if set == 0 { None } else { unsafe { access::read(set as *const u64) } };
-    known.map(|known| known & !ours)
-}
-
-/// What the kernel gets for a value at `theirs`: the copy, if there is one, or the program's pointer, which the kernel
-/// refuses.
-pub fn or_theirs<T>(copy: &Option<T>, theirs: usize) -> usize {
-    copy.as_ref().map_or(theirs, |copy| &raw const *copy as usize)
-}
-
 /// Whether a value that a call reads and one that it writes may be accessed. Either may be null.
 pub fn are_open(read: usize, written: usize, len: usize) -> bool {
     (read == 0 || access::is_open(read, len, Access::Read))
@@ -339,9 +320,9 @@ unsafe fn with_named_set(named: usize, call: impl FnOnce(usize) -> c_long) -> c_
     // SAFETY: the caller upholds this function's own contract.
     let words = if named == 0 { None } else { unsafe { access::read(named as *const [usize; 2]) } };
     // SAFETY: as above; the caller's set.
-    let set = words.and_then(|[at, _]| unsafe { open_set(at) });
-    let words = words.map(|[at, len]| [or_theirs(&set, at), len]);
-    call(or_theirs(&words, named))
+    let set = words.and_then(|[at, _]| unsafe { ours::open_set(at) });
+    let words = words.map(|[at, len]| [copied::or_theirs(&set, at), len]);
+    call(copied::or_theirs(&words, named))
 }
 
 /// Calls that set a signal mask, permanently or while they wait, a signal action or a signal stack.
@@ -352,23 +333,23 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
         match number {
             libc::SYS_rt_sigprocmask => {
                 let wanted = if b == 0 { None } else { access::read(b as *const u64) };
-                let set = if a == libc::SIG_UNBLOCK as usize { wanted } else { open_set(b).or(wanted) };
+                let set = if a == libc::SIG_UNBLOCK as usize { wanted } else { ours::open_set(b).or(wanted) };
                 let mut known = 0u64;
-                let result = kernel!(number, a, or_theirs(&set, b), &raw mut known, d);
+                let result = kernel!(number, a, copied::or_theirs(&set, b), &raw mut known, d);
                 if result < 0 {
                     return Some(result as isize);
                 }
-                signals::bring(masks::change(a as c_int, wanted, known), c as *mut u64, 0) as isize
+                ours::bring(masks::change(a as c_int, wanted, known), c as *mut u64, 0) as isize
             }
-            libc::SYS_rt_sigsuspend => kernel!(number, or_theirs(&open_set(a), a), b) as isize,
-            libc::SYS_rt_sigaction if !are_open(b, c, size_of::<signals::KernelAction>()) => bad_address(),
+            libc::SYS_rt_sigsuspend => kernel!(number, copied::or_theirs(&ours::open_set(a), a), b) as isize,
+            libc::SYS_rt_sigaction if !are_open(b, c, size_of::<ours::KernelAction>()) => bad_address(),
             libc::SYS_sigaltstack if !are_open(a, b, size_of::<libc::stack_t>()) => bad_address(),
             libc::SYS_rt_sigaction => signals::kernel_action(a as c_int, b as *const _, c as *mut _, d) as isize,
             libc::SYS_sigaltstack => signals::sigaltstack(a as *const _, b as *mut _) as isize,
             libc::SYS_ppoll => {
                 let list = copied::polled(a as *mut u8, b as nfds_t);
-                let (limit, set) = (copied::value(c as *mut timespec), open_set(d));
-                let result = kernel!(number, list.addr(), b, limit.addr(), or_theirs(&set, d), e);
+                let (limit, set) = (copied::value(c as *mut timespec), ours::open_set(d));
+                let result = kernel!(number, list.addr(), b, limit.addr(), copied::or_theirs(&set, d), e);
                 [list, limit].iter().for_each(|copy| copy.bring_back(result));
                 result as isize
             }
@@ -394,8 +375,8 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
                 let list = copied::bytes(b as *mut u8, (c as c_int).max(0) as usize * 12);
                 let has_time = number == libc::SYS_epoll_pwait2;
                 let limit = copied::bytes(d as *const u8, if has_time { size_of::<timespec>() } else { 0 });
-                let set = open_set(e);
-                let result = kernel!(number, a, list.addr(), c, limit.addr(), or_theirs(&set, e), f);
+                let set = ours::open_set(e);
+                let result = kernel!(number, a, list.addr(), c, limit.addr(), copied::or_theirs(&set, e), f);
                 list.bring_back(result);
                 result as isize
             }
@@ -404,13 +385,41 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
     })
 }
 
+/// Makes a transfer in a program that may have a file of a process's memory. `None`: it is another call.
+///
+/// # Safety
+/// The caller's call.
+unsafe fn remote_transfer(number: c_long, &[a, b, c, d, _, f]: &Words) -> Option<isize> {
+    if !remote::covers_numbers() {
+        return None;
+    }
+    let (fd, at, len, offset) = (a as c_int, b as *mut c_void, c, d as i64);
+    let (list, count, flags) = (b as *const iovec, c as c_int, f as c_int);
+    // SAFETY: passes the caller's arguments on unchanged.
+    Some(unsafe {
+        match number {
+            libc::SYS_read => io::read(fd, at, len),
+            libc::SYS_write => io::write(fd, at, len),
+            libc::SYS_pread64 => io::pread(fd, at, len, offset),
+            libc::SYS_pwrite64 => io::pwrite(fd, at, len, offset),
+            libc::SYS_readv => vectors::readv(fd, list, count),
+            libc::SYS_writev => vectors::writev(fd, list, count),
+            libc::SYS_preadv => vectors::preadv(fd, list, count, offset),
+            libc::SYS_pwritev => vectors::pwritev(fd, list, count, offset),
+            libc::SYS_preadv2 => vectors::preadv2(fd, list, count, offset, flags),
+            libc::SYS_pwritev2 => vectors::pwritev2(fd, list, count, offset, flags),
+            _ => return None,
+        }
+    })
+}
+
 /// Calls that concern the net, and the processor's counter.
 unsafe fn about_the_net(number: c_long, words: &Words) -> Option<isize> {
     match number {
-        libc::SYS_prctl if words[0] == dispatch::SET_DISPATCH => {
-            dispatch::step_back();
-            if words[1] == dispatch::DISPATCH_ON {
-                threads::hold(words[4], 1); // the kernel reads it at each call
+        libc::SYS_prctl if words[0] == net::SET_DISPATCH => {
+            net::step_back();
+            if words[1] == net::DISPATCH_ON {
+                resident::hold(words[4], 1); // the kernel reads it at each call
             }
             // SAFETY: the caller's call.
             Some(unsafe { raw(number, words) as isize })
@@ -447,17 +456,12 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
                 process::execute(touch, || raw(number, words) as isize)
             }
             libc::SYS_set_robust_list => {
-                threads::hold(a, b.min(64));
+                resident::hold(a, b.min(64));
                 return None;
             }
             // The kernel writes there whenever it has interrupted the thread.
             libc::SYS_rseq => {
-                RSEQ.set(if c & RSEQ_UNREGISTERS == 0 {
-                    (a, (b as u32).max(LEAST_RSEQ_BYTES) as usize)
-                } else {
-                    (0, 0)
-                });
-                hold_rseq();
+                rseq::note(a, b, c);
                 return None;
             }
             libc::SYS_mincore => {
@@ -469,21 +473,6 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
             _ => return None,
         }
     })
-}
-
-/// What rseq is given to end its use, and the bytes of the first version's structure.
-const RSEQ_UNREGISTERS: usize = 1;
-const LEAST_RSEQ_BYTES: u32 = 32;
-
-static_tls! {
-    /// What the program has given rseq for this thread: address and length.
-    static RSEQ: (usize, usize) = "folioswap_rseq";
-}
-
-/// Holds what the program has given rseq in RAM. Again in a forked child, whose thread goes on with it.
-pub fn hold_rseq() {
-    let (addr, len) = RSEQ.get();
-    threads::hold(addr, len);
 }
 
 /// FUTEX_LOCK_PI2, since Linux 5.14.
@@ -498,7 +487,7 @@ unsafe fn futex(words: &Words) -> isize {
     let is_timed = timed.contains(&what) && words[3] != 0;
     // SAFETY: the caller's time.
     let time = if is_timed { unsafe { access::read(words[3] as *const timespec) } } else { None };
-    words[3] = or_theirs(&time, words[3]);
+    words[3] = copied::or_theirs(&time, words[3]);
     cover::repeat(
         || {
             cover::value(words[0] as *const u32);
@@ -514,7 +503,7 @@ unsafe fn wait_for_several(words: &Words) -> isize {
     let mut words = *words;
     // SAFETY: the caller's time.
     let time = if words[3] == 0 { None } else { unsafe { access::read(words[3] as *const timespec) } };
-    words[3] = or_theirs(&time, words[3]);
+    words[3] = copied::or_theirs(&time, words[3]);
     let mut ranges = {
         let _guard = guard::enter();
         Vec::with_capacity(MOST_WAITERS + 1)
@@ -537,7 +526,7 @@ fn changes_words(words: &Words) -> bool {
 /// A futex call of this kind: it fails for a word that is missing before it has slept.
 unsafe fn futex_in_monitor_mode(words: &Words) -> isize {
     let managed = [words[0], words[4]].map(|at| (at, state::overlaps(at, size_of::<u32>())));
-    let touch = || managed.iter().filter(|(_, is)| *is).for_each(|&(at, _)| cover::bring_in(at, size_of::<u32>()));
+    let touch = || managed.iter().filter(|(_, is)| *is).for_each(|&(at, _)| resident::bring_in(at, size_of::<u32>()));
     cover::repeat_if(
         managed.iter().any(|&(_, is)| is),
         touch,

@@ -7,17 +7,15 @@
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr::without_provenance_mut;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
-use folioswap_sys::{c_thread, own_calls};
 use libc::stack_t;
 
-use crate::calls::{access, dispatch};
-use crate::export::{export, real};
-use crate::faults::threads;
-use crate::real::{kernel, own, raw_result};
-use crate::{fork, guard, state};
+use crate::calls::fork;
+use crate::faults::{cleared, only_thread, threads};
+use crate::ground::export::{export, real};
+use crate::ground::real::{kernel, own, raw_result};
+use crate::ground::{guard, state, waiting};
+use crate::memory::{access, cover};
 
 type Work = extern "C" fn(*mut c_void) -> c_int;
 
@@ -56,7 +54,7 @@ pub unsafe fn by_number(number: c_long, words: &[usize; 6]) -> Option<isize> {
     }
     // SAFETY: the caller upholds this function's own contract.
     Some(unsafe {
-        dispatch::touch_for_clone(number, words);
+        touch_for_clone(number, words);
         copied(flags, child, || raw_result(number, words))
     })
 }
@@ -73,51 +71,66 @@ unsafe fn copied(flags: usize, id_at: usize, call: impl FnOnce() -> isize) -> is
     result
 }
 
-/// The program has made threads of which the C library does not know.
-static HAS_OWN_THREADS: AtomicBool = AtomicBool::new(false);
-
-/// Notes the flags of a call of `clone`.
-pub fn note_flags(flags: usize) {
-    if flags & libc::CLONE_THREAD as usize != 0 {
-        HAS_OWN_THREADS.store(true, Ordering::Relaxed);
+/// What a call of `clone` or `clone3` asks for: its flags, and where the kernel writes the ids of the child, in the
+/// child and in its parent, and its descriptor.
+///
+/// # Safety
+/// As the system call.
+unsafe fn asked(number: c_long, words: &[usize; 6]) -> Option<[usize; 4]> {
+    match number {
+        libc::SYS_clone => Some([words[0], 0, words[3], words[2]]),
+        // SAFETY: the caller upholds this function's own contract.
+        libc::SYS_clone3 => unsafe { access::read(words[0] as *const [usize; 4]) },
+        _ => None,
     }
 }
 
-/// Whether the program has one thread, as far as is known.
-pub fn has_one_thread() -> bool {
-    !HAS_OWN_THREADS.load(Ordering::Relaxed) && c_thread::has_one_other()
-}
+/// A process has an id in each of at most this many namespaces.
+const MOST_IDS: usize = 32;
 
-/// Threads that are about to end, locked.
-pub type Ending = MutexGuard<'static, Vec<u32>>;
-
-pub fn ending() -> Ending {
-    static ENDING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
-    ENDING.lock().expect("nothing panics under this lock")
-}
-
-/// Whether this thread, which ends now, is the program's last. The engine's would outlive it.
-pub fn is_last_thread() -> bool {
-    if state::arena().is_none() {
-        return false;
+/// Brings in what the kernel reads and writes for a new thread or child.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn touch_for_clone(number: c_long, words: &[usize; 6]) {
+    // SAFETY: the caller upholds this function's own contract.
+    let Some([flags, pidfd, child, parent]) = (unsafe { asked(number, words) }) else { return };
+    if number == libc::SYS_clone3 {
+        cover::touch(words[0] as *const u8, words[1]);
+        // Its ids for the child are the ninth word, and their number the next.
+        // SAFETY: as above.
+        let about = if words[1] >= 80 { unsafe { access::read(words[0] as *const [usize; 10]) } } else { None };
+        if let Some([.., ids, nr_ids]) = about {
+            cover::touch(ids as *const c_int, nr_ids.min(MOST_IDS) * size_of::<c_int>());
+        }
     }
-    if own_calls::is_used() {
-        return has_one_thread(); // the program's filter may refuse to open a directory
+    let ids = libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID;
+    for (at, wanted) in
+        [(pidfd, libc::CLONE_PIDFD), (child, ids), (parent, libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD)]
+    {
+        if flags & wanted as usize != 0 {
+            cover::touch(at as *const c_int, size_of::<c_int>());
+        }
     }
-    let _guard = guard::enter();
-    let mut ending = self::ending();
-    let Ok(listed) = std::fs::read_dir("/proc/self/task") else { return false };
-    let threads: Vec<u32> = listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    ending.retain(|thread| threads.contains(thread));
-    ending.push(guard::this_thread());
-    threads.into_iter().all(|thread| ending.contains(&thread) || folioswap::is_internal(thread) || has_ended(thread))
 }
 
-/// Whether a thread has ended. The first one of a process stays listed until the others have ended, too.
-fn has_ended(thread: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    state.is_empty() || state.starts_with(['Z', 'X'])
+/// The same, before the call. Holds what the kernel writes when a thread ends, and starts the engine before a thread.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn before_clone(number: c_long, words: &[usize; 6]) {
+    // SAFETY: the caller upholds this function's own contract.
+    let Some([flags, _, child, _]) = (unsafe { asked(number, words) }) else { return };
+    if flags & (libc::CLONE_VM | libc::CLONE_VFORK) as usize == libc::CLONE_VM as usize {
+        waiting::now();
+    }
+    only_thread::note_flags(flags);
+    // SAFETY: as above.
+    unsafe { touch_for_clone(number, words) };
+    let clears = (libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID) as usize;
+    if flags & clears == clears {
+        cleared::hold(child, 0);
+    }
 }
 
 /// What a child in the program's memory begins with: its signal stack, and what the program wants it to do.
@@ -155,7 +168,7 @@ export! {
         let words = [flags as usize, stack as usize, parent as usize, child as usize, tls as usize, 0];
         if !guard::inside() && state::may_manage() {
             // SAFETY: the arguments of the program's own call.
-            unsafe { dispatch::before_clone(libc::SYS_clone, &words) };
+            unsafe { before_clone(libc::SYS_clone, &words) };
         }
         let shares = flags & (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_SETTLS) == libc::CLONE_VM;
         if shares && !stack.is_null() && state::direct() && !guard::inside()
@@ -178,7 +191,7 @@ export! {
         // SAFETY: the program's call, but for the stack.
         let result = unsafe {
             copied(words[0], words[3], || {
-                dispatch::touch_for_clone(libc::SYS_clone, &words);
+                touch_for_clone(libc::SYS_clone, &words);
                 raw_result(libc::SYS_clone, &on_this_stack)
             })
         };

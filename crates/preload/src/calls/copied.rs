@@ -6,9 +6,8 @@
 
 use libc::{pollfd, socklen_t};
 
-use crate::calls::access::{self, Access};
-use crate::calls::cover::{self, Bounce, Outcome};
-use crate::calls::mirrored;
+use crate::memory::access::{self, Access};
+use crate::memory::cover::{self, Bounce, Outcome};
 
 /// What an argument of a system call points to. The kernel only reads what is marked as read, and may also write what
 /// is marked as written.
@@ -434,7 +433,7 @@ pub unsafe fn of_rights<P: Pointer>(at: P, header: *const [u32; 2]) -> Copied {
     // SAFETY: the caller upholds this function's own contract.
     unsafe {
         let bytes = match access::read(header) {
-            Some([mirrored::SHORT_RIGHTS, _]) => 12,
+            Some([SHORT_RIGHTS, _]) => 12,
             Some(_) => 24,
             None => 0,
         };
@@ -496,17 +495,17 @@ pub(crate) use functions;
 /// One of them.
 macro_rules! function {
     ($name:ident ($($arg:ident: $type:ty $(= $what:ident $(($len:expr))?)?),* $(,)?) -> $result:ty) => {
-        $crate::export::export! {
+        $crate::ground::export::export! {
             fn $name($($arg: $type),*) -> $result {
                 #[used]
                 #[unsafe(link_section = "folioswap_real")]
-                static REAL: $crate::real::Real<unsafe extern "C-unwind" fn($($type),*) -> $result> = {
+                static REAL: $crate::ground::real::Real<unsafe extern "C-unwind" fn($($type),*) -> $result> = {
                     const NAME: &std::ffi::CStr =
                         match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                             Ok(name) => name,
                             Err(_) => panic!("a name"),
                         };
-                    $crate::real::Real::new(NAME)
+                    $crate::ground::real::Real::new(NAME)
                 };
                 let real = REAL.get();
                 // SAFETY: the caller's call, whose pointers are null, valid, or replaced by copies of what they point
@@ -583,3 +582,12 @@ macro_rules! argument {
     };
 }
 pub(crate) use argument;
+
+/// What the kernel gets for a value at `theirs`: the copy, if there is one, or the program's pointer, which the kernel
+/// refuses.
+pub fn or_theirs<T>(copy: &Option<T>, theirs: usize) -> usize {
+    copy.as_ref().map_or(theirs, |copy| &raw const *copy as usize)
+}
+
+/// The version of capabilities with one structure of rights. Later ones have two.
+pub const SHORT_RIGHTS: u32 = 0x1998_0330;

@@ -4,62 +4,38 @@
 //! engine learns of memory calls, and in direct mode the call has the same covers. A caught call costs 1.5 us more, a C
 //! library call nothing measurable.
 //! - Signals that come meanwhile are deferred ([`caught`]).
-//! - This library's own calls go through the C library's instruction ([`crate::real::raw`]).
+//! - This library's own calls go through the C library's instruction ([`crate::ground::real::raw`]).
 //! - SIGSYS is never blocked: the kernel would kill the process. A caught call sets the mask and stack of the
 //!   interrupted code.
 //! - A call that returns twice or on another stack is made from one of the [`trampolines`], with dispatch off. Then the
 //!   parent switches it on again. New threads start without it.
 //! - A program that uses the mechanism itself, or sets another FS base, disables it for that thread.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use folioswap_sys::sigbus::{self, Handled};
-use folioswap_sys::static_tls;
-use folioswap_sys::static_tls::StaticTls;
 use libc::{c_int, c_long};
 
-use crate::alloc::malloc;
-use crate::calls::{access, by_number, caught, clones, cover, key_rights, mirrored};
-use crate::faults::{cleared, masks, signal_stack, signals, small_stack};
-use crate::real::{Real, own};
-use crate::{guard, start, state};
+use crate::calls::{by_number, clones, mirrored};
+use crate::faults::{caught, masks, net, ours, signal_stack, small_stack};
+use crate::ground::real::{Real, own};
+use crate::ground::{c_library, guard, selector, state};
+use crate::memory::key_rights;
 
-/// PR_SET_SYSCALL_USER_DISPATCH.
-pub const SET_DISPATCH: usize = 59;
-const DISPATCH_OFF: usize = 0;
-pub const DISPATCH_ON: usize = 1;
-/// Values of a thread's selector.
-const ALLOW: u8 = 0;
-const BLOCK: u8 = 1;
 /// The `si_code` of a SIGSYS from dispatch; a seccomp filter's is 1.
 const SYS_USER_DISPATCH: c_int = 2;
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const ARCH_SET_FS: usize = 0x1002;
-
-/// Whether threads get the net.
-static READY: AtomicBool = AtomicBool::new(false);
-
-/// The C library's return from a signal handler.
-static RESTORER: AtomicUsize = AtomicUsize::new(0);
 
 /// Where the program continues after a call from the trampoline of the same index. Zero: the trampoline is free.
 static RETURNS: [AtomicUsize; TRAMPOLINES] = [const { AtomicUsize::new(0) }; TRAMPOLINES];
 const TRAMPOLINES: usize = 16;
 const DEPARTURE_BYTES: usize = 32;
 
-static_tls! {
-    static ARMED: bool = "folioswap_armed";
-}
-
-// The selector is a byte in each thread's TLS that the kernel reads. A trampoline makes its call, then sets the
-// selector to BLOCK unless it returns in the child, and jumps to where the program made the call. The `syscall`
-// instruction leaves nothing in rcx and r11, so they are free to use, and `jrcxz` changes no flags.
+// A trampoline makes its call, then sets the selector to BLOCK unless it returns in the child, and jumps to where the
+// program made the call. The `syscall` instruction leaves nothing in rcx and r11, so they are free to use, and `jrcxz`
+// changes no flags.
 std::arch::global_asm!(
-    ".pushsection .tbss,\"awT\",@nobits",
-    ".hidden folioswap_selector",
-    ".globl folioswap_selector",
-    "folioswap_selector: .zero 1",
-    ".popsection",
     ".pushsection .text",
     ".balign 32",
     ".hidden folioswap_trampolines",
@@ -78,21 +54,6 @@ std::arch::global_asm!(
     returns = sym RETURNS,
 );
 
-/// The calling thread's selector.
-fn selector() -> *mut u8 {
-    let at: *mut u8;
-    // SAFETY: reads the thread pointer, and the selector's offset from it.
-    unsafe {
-        std::arch::asm!(
-            "mov {at}, qword ptr fs:[0]",
-            "add {at}, qword ptr [rip + folioswap_selector@GOTTPOFF]",
-            at = out(reg) at,
-            options(nostack, readonly),
-        );
-    }
-    at
-}
-
 fn trampolines() -> usize {
     unsafe extern "C" {
         static folioswap_trampolines: u8;
@@ -100,11 +61,11 @@ fn trampolines() -> usize {
     &raw const folioswap_trampolines as usize
 }
 
-/// Prepares [`arm`]. Returns whether SIGSYS is this library's now. There is no net if the kernel does not support it,
-/// or if the C library consists of several objects.
+/// Prepares [`net::arm`]. Returns whether SIGSYS is this library's now. There is no net if the kernel does not support
+/// it, or if the C library consists of several objects.
 pub fn prepare() -> bool {
     static CREATE: Real<unsafe extern "C" fn()> = Real::new(c"pthread_create");
-    if !malloc::libc_code().contains(&(CREATE.get() as usize)) {
+    if !c_library::code().contains(&(CREATE.get() as usize)) {
         return false; // only half of the C library's calls would be recognised
     }
     if let Err(error) = sigbus::install_syscall(on_caught, caught::folioswap_on_call) {
@@ -114,65 +75,8 @@ pub fn prepare() -> bool {
     let mut action = [0usize; 4]; // handler, flags, restorer, mask
     // SAFETY: the kernel fills in the local.
     unsafe { own!(libc::SYS_rt_sigaction, libc::SIGSYS, 0usize, action.as_mut_ptr(), 8usize) };
-    RESTORER.store(action[2], Ordering::Relaxed);
-    READY.store(malloc::libc_code().contains(&action[2]), Ordering::SeqCst);
+    net::begin(action[2]);
     true
-}
-
-/// The C library's return from a signal handler; zero if it is not known.
-pub fn restorer() -> usize {
-    RESTORER.load(Ordering::Relaxed)
-}
-
-/// Enables the net for the calling thread.
-pub fn arm() {
-    if !READY.load(Ordering::Relaxed) || ARMED.get() {
-        return;
-    }
-    let code = malloc::libc_code();
-    // SAFETY: the selector is in this thread's TLS, and lives as long as the thread.
-    unsafe {
-        *selector() = BLOCK;
-        let armed = own!(libc::SYS_prctl, SET_DISPATCH, DISPATCH_ON, code.start, code.len(), selector());
-        ARMED.set(armed == 0);
-    }
-}
-
-/// Called in a forked child, for whose thread the kernel has disabled dispatch.
-pub fn forget() {
-    ARMED.set(false);
-}
-
-/// Makes a call of this library's own from outside the C library. It must not raise a signal whose handler is the
-/// program's.
-pub fn unseen<R>(call: impl FnOnce() -> R) -> R {
-    if !ARMED.get() {
-        return call();
-    }
-    // SAFETY: this thread's own byte.
-    let kept = unsafe { selector().replace(ALLOW) };
-    let result = call();
-    // SAFETY: as above.
-    unsafe { *selector() = kept };
-    result
-}
-
-/// Disables the net for the calling thread.
-pub fn step_back() {
-    // SAFETY: takes no pointers.
-    unsafe { own!(libc::SYS_prctl, SET_DISPATCH, DISPATCH_OFF, 0usize, 0usize, 0usize) };
-    ARMED.set(false);
-}
-
-/// Runs `work` with the net open. For a handler's code that has left the alternate stack: the kernel would put the next
-/// signal's frame over those of the handler. Even the vDSO makes system calls where the clock source is not the TSC.
-pub fn with_net_open<R>(work: impl FnOnce() -> R) -> R {
-    // SAFETY: this thread's own byte, and the caller's signals are blocked, so nothing else uses it.
-    let before = unsafe { selector().replace(ALLOW) };
-    let result = work();
-    // SAFETY: as above.
-    unsafe { *selector() = before };
-    result
 }
 
 /// The number and the architecture of a caught call.
@@ -190,7 +94,7 @@ fn about(info: &libc::siginfo_t) -> (c_long, u32) {
 }
 
 fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled {
-    if info.si_code != SYS_USER_DISPATCH || !ARMED.get() {
+    if info.si_code != SYS_USER_DISPATCH || !selector::is_armed() {
         caught::forget();
         return if mirrored::is_answered(info) { Handled::Yes } else { Handled::No };
     }
@@ -199,7 +103,7 @@ fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled 
     let word = |register: c_int| registers[register as usize] as usize;
     let words = [libc::REG_RDI, libc::REG_RSI, libc::REG_RDX, libc::REG_R10, libc::REG_R8, libc::REG_R9].map(word);
     if architecture != AUDIT_ARCH_X86_64 || (number == libc::SYS_arch_prctl && words[0] == ARCH_SET_FS) {
-        step_back();
+        net::step_back();
         context.uc_mcontext.gregs[libc::REG_RIP as usize] -= 2; // runs the instruction again
         return Handled::Yes;
     }
@@ -227,12 +131,12 @@ fn made(number: c_long, words: &[usize; 6], context: &mut libc::ucontext_t) -> O
         libc::SYS_rt_sigreturn => {
             // SAFETY: the stack pointer is where the kernel looks for the context.
             unsafe { small_stack::take_mask(context.uc_mcontext.gregs[libc::REG_RSP as usize] as *mut _) };
-            context.uc_mcontext.gregs[libc::REG_RIP as usize] = RESTORER.load(Ordering::Relaxed) as i64;
+            context.uc_mcontext.gregs[libc::REG_RIP as usize] = net::restorer() as i64;
             return None;
         }
         libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork => {
             // SAFETY: the program's own call.
-            unsafe { before_clone(number, words) };
+            unsafe { clones::before_clone(number, words) };
             // SAFETY: as above. A child goes on here, too.
             let result = unsafe { clones::by_number(number, words) };
             if result.is_none() {
@@ -243,7 +147,7 @@ fn made(number: c_long, words: &[usize; 6], context: &mut libc::ucontext_t) -> O
         libc::SYS_rt_sigprocmask => set_mask(context, words),
         libc::SYS_sigaltstack => set_stack(context, words),
         // What the loader maps is a library's. It holds its locks, so the engine must not start on it.
-        libc::SYS_mmap if malloc::is_loader(context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize) => {
+        libc::SYS_mmap if c_library::is_loader(context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize) => {
             let _guard = guard::enter();
             // SAFETY: makes the call that the loader itself made.
             unsafe { by_number::call(number, words) }
@@ -253,68 +157,6 @@ fn made(number: c_long, words: &[usize; 6], context: &mut libc::ucontext_t) -> O
     })
 }
 
-/// What a call of `clone` or `clone3` asks for: its flags, and where the kernel writes the ids of the child, in the
-/// child and in its parent, and its descriptor.
-///
-/// # Safety
-/// As the system call.
-unsafe fn asked(number: c_long, words: &[usize; 6]) -> Option<[usize; 4]> {
-    match number {
-        libc::SYS_clone => Some([words[0], 0, words[3], words[2]]),
-        // SAFETY: the caller upholds this function's own contract.
-        libc::SYS_clone3 => unsafe { access::read(words[0] as *const [usize; 4]) },
-        _ => None,
-    }
-}
-
-/// A process has an id in each of at most this many namespaces.
-const MOST_IDS: usize = 32;
-
-/// Brings in what the kernel reads and writes for a new thread or child.
-///
-/// # Safety
-/// As the system call.
-pub unsafe fn touch_for_clone(number: c_long, words: &[usize; 6]) {
-    // SAFETY: the caller upholds this function's own contract.
-    let Some([flags, pidfd, child, parent]) = (unsafe { asked(number, words) }) else { return };
-    if number == libc::SYS_clone3 {
-        cover::touch(words[0] as *const u8, words[1]);
-        // Its ids for the child are the ninth word, and their number the next.
-        // SAFETY: as above.
-        let about = if words[1] >= 80 { unsafe { access::read(words[0] as *const [usize; 10]) } } else { None };
-        if let Some([.., ids, nr_ids]) = about {
-            cover::touch(ids as *const c_int, nr_ids.min(MOST_IDS) * size_of::<c_int>());
-        }
-    }
-    let ids = libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID;
-    for (at, wanted) in
-        [(pidfd, libc::CLONE_PIDFD), (child, ids), (parent, libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD)]
-    {
-        if flags & wanted as usize != 0 {
-            cover::touch(at as *const c_int, size_of::<c_int>());
-        }
-    }
-}
-
-/// The same, before the call. Holds what the kernel writes when a thread ends, and starts the engine before a thread.
-///
-/// # Safety
-/// As the system call.
-pub unsafe fn before_clone(number: c_long, words: &[usize; 6]) {
-    // SAFETY: the caller upholds this function's own contract.
-    let Some([flags, _, child, _]) = (unsafe { asked(number, words) }) else { return };
-    if flags & (libc::CLONE_VM | libc::CLONE_VFORK) as usize == libc::CLONE_VM as usize {
-        start::now();
-    }
-    clones::note_flags(flags);
-    // SAFETY: as above.
-    unsafe { touch_for_clone(number, words) };
-    let clears = (libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID) as usize;
-    if flags & clears == clears {
-        cleared::hold(child, 0);
-    }
-}
-
 /// Lets the thread make the call from a trampoline. If all are taken, the net stays open on this thread.
 fn depart(context: &mut libc::ucontext_t) {
     let at = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
@@ -322,8 +164,7 @@ fn depart(context: &mut libc::ucontext_t) {
     let free = |place: &AtomicUsize| {
         place.compare_exchange(0, next, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|now| now)
     };
-    // SAFETY: this thread's own byte.
-    unsafe { *selector() = ALLOW };
+    selector::open();
     match RETURNS.iter().position(|place| matches!(free(place), now if now == 0 || now == next)) {
         Some(index) => *at = (trampolines() + index * DEPARTURE_BYTES) as i64,
         None => *at -= 2,
@@ -339,7 +180,7 @@ fn set_mask(context: &mut libc::ucontext_t, &[how, set, before, len, ..]: &[usiz
         return -(libc::EFAULT as isize);
     }
     let mask = (&raw mut context.uc_sigmask).cast::<u64>();
-    let ours = signals::ours_mask();
+    let ours = ours::ours_mask();
     // SAFETY: the context is the handler's. The pointers are null or the caller's, and accesses fault their pages in.
     unsafe {
         let known = *mask;

@@ -9,12 +9,11 @@ use std::ffi::c_long;
 
 use folioswap_sys::own_calls;
 
-use crate::calls::access::{self, Access};
-use crate::calls::clones;
-use crate::faults::signals;
-use crate::map::adopt;
-use crate::real::raw_result;
-use crate::{ending, guard, state};
+use crate::faults::{only_thread, ours};
+use crate::ground::real::raw_result;
+use crate::ground::{guard, state};
+use crate::map::{adopt, footprint};
+use crate::memory::access::{self, Access};
 
 /// Operations of `seccomp`. `prctl` has them one higher.
 const STRICT: usize = libc::SECCOMP_SET_MODE_STRICT as usize;
@@ -43,10 +42,10 @@ pub unsafe fn set(number: c_long, words: &[usize; 6]) -> Option<isize> {
             FILTER => unsafe { read(description) }?,
             _ => return None,
         };
-        if clones::has_one_thread() {
+        if only_thread::has_one_thread() {
             own_calls::end_the_process(&mut filter);
         }
-        let exempting = own_calls::exempting(&filter, signals::has_ours());
+        let exempting = own_calls::exempting(&filter, ours::has_ours());
         let Some(exempting) = exempting.filter(|_| !filter.is_empty()) else {
             state::say("a seccomp filter is too long to exempt folioswap from it");
             return None;
@@ -54,7 +53,7 @@ pub unsafe fn set(number: c_long, words: &[usize; 6]) -> Option<isize> {
         if let Some(arena) = state::arena() {
             state::keeping_errno(|| arena.prepare_for_limits());
         }
-        ending::before_filter();
+        footprint::before_filter();
         own_calls::begin();
         exempting
     };

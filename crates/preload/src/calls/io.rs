@@ -4,11 +4,10 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, sockaddr, socklen_t};
 
-use crate::calls::cover::{self, Kind, Pieces};
-use crate::calls::{copied, references, remote};
-use crate::export::{export, real};
-use crate::real::own;
-use crate::state;
+use crate::calls::{copied, references, remote, vectors};
+use crate::ground::export::{export, real};
+use crate::ground::state;
+use crate::memory::cover::{self, Kind, Pieces};
 
 real!(READ = c"read": fn(c_int, *mut c_void, usize) -> isize);
 real!(PREAD = c"pread64": fn(c_int, *mut c_void, usize, i64) -> isize);
@@ -44,32 +43,11 @@ export! {
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         cover::receive(buffer, len, pieces, |at, len, done| unsafe {
             if done > 0 && pieces == Pieces::Available {
-                return read_more(fd, &[iovec { iov_base: at, iov_len: len }]);
+                return vectors::read_more(fd, &[iovec { iov_base: at, iov_len: len }]);
             }
             remote::transfer(fd, len, None, |more| real(fd, at.byte_add(more), len - more))
         })
     }
-}
-
-/// Reads what a stream has, without waiting. It fails where there is nothing, or where the kernel would wait.
-///
-/// # Safety
-/// The buffers may be written.
-pub unsafe fn read_more(fd: c_int, list: &[iovec]) -> isize {
-    if !has_more(fd) {
-        return -1;
-    }
-    // SAFETY: the caller upholds this function's own contract.
-    unsafe { own!(libc::SYS_preadv2, fd, list.as_ptr(), list.len(), -1i64, 0usize, libc::RWF_NOWAIT) as isize }
-}
-
-/// Whether a stream has more to read. Its end, or an error that the next call is to return, does not count.
-fn has_more(fd: c_int) -> bool {
-    let mut about = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel reads and fills in locals.
-    unsafe { own!(libc::SYS_ppoll, &raw mut about, 1, &raw const now, 0usize, 8) };
-    about.revents & (libc::POLLIN | libc::POLLERR) == libc::POLLIN
 }
 
 export! {
@@ -83,7 +61,7 @@ export! {
 /// Aborts as glibc's checking variants do when the buffer is too small.
 pub fn check(len: usize, room: usize) {
     if len > room {
-        crate::state::say("*** buffer overflow detected ***: terminated");
+        crate::ground::state::say("*** buffer overflow detected ***: terminated");
         std::process::abort();
     }
 }
@@ -171,7 +149,7 @@ pub fn receiving(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> 
 /// The flags for receiving a piece that begins `done` bytes in; `None`: there is no more.
 pub fn receiving_flags(fd: c_int, pieces: Pieces, done: usize, flags: c_int) -> Option<c_int> {
     match done > 0 && pieces == Pieces::Available {
-        true => has_more(fd).then_some(flags | libc::MSG_DONTWAIT),
+        true => vectors::has_more(fd).then_some(flags | libc::MSG_DONTWAIT),
         false => Some(flags),
     }
 }

@@ -3,11 +3,11 @@
 
 use std::ffi::{c_int, c_ulong, c_void};
 
-use crate::calls::access;
-use crate::calls::cover::{self, Before, Held};
-use crate::export::{export, real};
+use crate::ground::export::{export, real};
+use crate::ground::{guard, state, waiting};
 use crate::map::hand_over::hand_over;
-use crate::{guard, start, state};
+use crate::memory::access;
+use crate::memory::cover::{self, Before, Held};
 
 real!(IOCTL = c"ioctl": fn(c_int, c_ulong, *mut c_void) -> c_int);
 
@@ -57,7 +57,7 @@ unsafe fn prepare(request: u32, argument: *const c_void) -> Option<Held> {
         return None;
     }
     if is_guest {
-        start::now(); // the memory may not be adopted later
+        waiting::now(); // the memory may not be adopted later
     }
     state::space()?;
     // SAFETY: these requests take a structure that begins with four words at least. Reading it faults it in.

@@ -3,20 +3,18 @@
 //!
 //! A limit from before the program began is not changed: the engine reserves what it permits.
 
-use std::ffi::{c_int, c_long};
+use std::ffi::c_long;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use folioswap_sys::{memory, vforked};
-use libc::{RLIM64_INFINITY, rlimit, rlimit64};
+use libc::{RLIM64_INFINITY, rlimit64};
 
-use crate::alloc::heap;
-use crate::calls::access::{self, Access};
-use crate::calls::by_number::syscall;
-use crate::calls::{clones, rights};
-use crate::export::export;
-use crate::real::{own, own_result};
-use crate::state::Phase;
-use crate::{guard, start, state};
+use crate::calls::rights;
+use crate::faults::only_thread;
+use crate::ground::real::{own, own_result};
+use crate::ground::state::{self, Phase};
+use crate::ground::{guard, heap, waiting};
+use crate::memory::access::{self, Access};
 
 /// Room for what the engine makes later.
 const SLACK_BYTES: u64 = 32 << 20;
@@ -72,7 +70,7 @@ pub unsafe fn by_number(number: c_long, words: &[usize; 6]) -> Option<isize> {
         _ => return None,
     };
     let place = PLACES.iter().find(|place| place.what == what as u32)?;
-    if guard::inside() || !start::is_own_process() {
+    if guard::inside() || !waiting::is_own_process() {
         return None;
     }
     if new != 0 {
@@ -157,7 +155,7 @@ pub fn inherited() -> Inherited {
         return Inherited([None; 2]);
     }
     let set = in_force();
-    if set.iter().all(Option::is_none) || !(vforked::is_child() || clones::has_one_thread()) {
+    if set.iter().all(Option::is_none) || !(vforked::is_child() || only_thread::has_one_thread()) {
         return Inherited([None; 2]);
     }
     for set in set.iter().flatten() {
@@ -171,47 +169,5 @@ impl Drop for Inherited {
         for set in self.0.iter().flatten() {
             state::keeping_errno(|| ask(set.what, &set.kernels));
         }
-    }
-}
-
-export! {
-    fn setrlimit(what: c_int, limit: *const rlimit) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged. As the C library, it uses the newer call.
-        unsafe { syscall(libc::SYS_prlimit64, 0, what as usize, limit as usize, 0, 0, 0) as c_int }
-    }
-}
-
-export! {
-    fn setrlimit64(what: c_int, limit: *const rlimit) -> c_int {
-        // SAFETY: the same on 64-bit machines.
-        unsafe { setrlimit(what, limit) }
-    }
-}
-
-export! {
-    fn prlimit(pid: c_int, what: c_int, limit: *const rlimit, before: *mut rlimit) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { syscall(libc::SYS_prlimit64, pid as usize, what as usize, limit as usize, before as usize, 0, 0) as c_int }
-    }
-}
-
-export! {
-    fn prlimit64(pid: c_int, what: c_int, limit: *const rlimit, before: *mut rlimit) -> c_int {
-        // SAFETY: the same on 64-bit machines.
-        unsafe { prlimit(pid, what, limit, before) }
-    }
-}
-
-export! {
-    fn getrlimit(what: c_int, limit: *mut rlimit) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { syscall(libc::SYS_prlimit64, 0, what as usize, 0, limit as usize, 0, 0) as c_int }
-    }
-}
-
-export! {
-    fn getrlimit64(what: c_int, limit: *mut rlimit) -> c_int {
-        // SAFETY: the same on 64-bit machines.
-        unsafe { getrlimit(what, limit) }
     }
 }

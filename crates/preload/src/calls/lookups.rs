@@ -5,9 +5,9 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libc::{addrinfo, sigevent};
 
-use crate::export::{export, real};
-use crate::real::kernel;
-use crate::state;
+use crate::ground::export::{export, real};
+use crate::ground::real::kernel;
+use crate::ground::state;
 
 /// The C library's `struct gaicb`.
 #[repr(C)]

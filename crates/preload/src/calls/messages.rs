@@ -5,12 +5,12 @@ use std::ffi::{c_int, c_uint};
 
 use libc::{mmsghdr, msghdr, timespec};
 
-use super::vectors::{StandIn, buffers, names_managed, part};
-use crate::calls::access::{self, Access};
 use crate::calls::copied::{self, Copied};
 use crate::calls::references;
-use crate::export::{export, real};
-use crate::{guard, state};
+use crate::calls::vectors::{StandIn, buffers, names_managed, part};
+use crate::ground::export::{export, real};
+use crate::ground::{guard, state};
+use crate::memory::access::{self, Access};
 
 real!(SENDMSG = c"sendmsg": fn(c_int, *const msghdr, c_int) -> isize);
 real!(RECVMSG = c"recvmsg": fn(c_int, *mut msghdr, c_int) -> isize);

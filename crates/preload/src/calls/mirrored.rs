@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use folioswap_sys::{own_calls, seat};
 use libc::c_long;
 
-use crate::calls::access;
-use crate::real::{kernel, own};
-use crate::{guard, state};
+use crate::calls::copied::SHORT_RIGHTS;
+use crate::ground::real::{kernel, own};
+use crate::ground::{guard, state};
+use crate::memory::access;
 
 /// How long threads are waited for: one may wait for a device.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -25,9 +26,6 @@ static RIGHTS: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
 /// odd while its call is being written down. A thread that is late, after [`LIMIT`], finds a later round: it makes that
 /// one's call, for which its signal may have been dropped because the first one was pending, and is not counted.
 static ROUND: AtomicU64 = AtomicU64::new(0);
-
-/// The version of capabilities with one structure of rights. Later ones have two.
-pub const SHORT_RIGHTS: u32 = 0x1998_0330;
 
 /// One call at a time.
 pub type One = MutexGuard<'static, ()>;

@@ -1,26 +1,27 @@
-//! The C library functions that pass the program's memory to the kernel. Each is covered as [`cover`] describes.
+//! The C library functions that pass the program's memory to the kernel. Each is covered as
+//! [`crate::memory::cover`] describes. Those that work on mappings and threads lie with these.
 //!
 //! A test compares these names with all names that the C library exports. Functions that are not covered in direct mode
 //! are on that test's list, with the reason. Monitor mode has no such gaps.
 
-pub mod access;
 pub mod aio;
 mod assembly;
 mod bpf;
+pub mod by_name;
 pub mod by_number;
-pub mod caught;
 pub mod clones;
 pub mod copied;
-pub mod cover;
+mod descriptors;
 pub mod dispatch;
 pub mod filters;
+pub mod fork;
 mod io;
 mod ioctl;
-pub mod key_rights;
 pub mod limits;
 mod lookups;
 mod messages;
 pub mod mirrored;
+pub mod mmap;
 mod notified;
 mod numbers;
 mod paths;
@@ -32,7 +33,6 @@ mod results;
 mod rights;
 mod ring_requests;
 pub mod rings;
-mod size_limit;
 mod sleeping;
 mod stdio;
 mod table;

@@ -7,9 +7,10 @@ use std::ffi::c_int;
 
 use libc::{clockid_t, mqd_t, sigevent, timer_t};
 
-use crate::calls::{access, copied};
-use crate::export::{export, real};
-use crate::{guard, start, state};
+use crate::calls::copied;
+use crate::ground::export::{export, real};
+use crate::ground::{guard, state, waiting};
+use crate::memory::access;
 
 /// A guard, under which the C library allocates from the private heap, if an event is to be told by a thread.
 ///
@@ -22,7 +23,7 @@ unsafe fn for_helper(event: *const sigevent) -> Option<guard::Guard> {
     // SAFETY: the caller upholds this function's own contract.
     let kind = unsafe { access::read(&raw const (*event).sigev_notify) }?;
     (kind == libc::SIGEV_THREAD).then(|| {
-        start::now(); // the C library makes a thread
+        waiting::now(); // the C library makes a thread
         guard::enter()
     })
 }

@@ -13,10 +13,11 @@ use std::ffi::c_long;
 
 use libc::*;
 
-use crate::calls::copied::Argument::{self, Plain, Read, Reads, Text, Writes, Written};
+use crate::calls::copied::Argument;
+use crate::calls::copied::Argument::{Plain, Read, Reads, Text, Writes, Written};
 use crate::calls::copied::Length::Word;
-use crate::calls::cover::UNKNOWN_BYTES;
 use crate::calls::table;
+use crate::memory::cover::UNKNOWN_BYTES;
 
 /// Memory of unknown layout.
 const UNKNOWN: Argument = Argument::Unknown(UNKNOWN_BYTES);

@@ -6,8 +6,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use libc::{FILE, dev_t, gid_t, mode_t, size_t, ssize_t, timespec, timeval};
 
 use crate::calls::copied::copied;
-use crate::calls::cover::{repeat, text, touch};
-use crate::export::{export, real};
+use crate::ground::export::{export, real};
+use crate::memory::cover::{repeat, text, touch};
 
 type Text = *const c_char;
 

@@ -6,10 +6,10 @@ use std::mem::MaybeUninit;
 
 use libc::FILE;
 
-use super::{io, stdio};
-use crate::calls::cover::Bounce;
-use crate::export::{export, real};
-use crate::{guard, state};
+use crate::calls::{io, stdio};
+use crate::ground::export::{export, real};
+use crate::ground::{guard, state};
+use crate::memory::cover::Bounce;
 
 /// A `va_list` in the System V ABI for x86-64: which saved registers come next, and where the other arguments are.
 #[repr(C)]

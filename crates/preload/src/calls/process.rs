@@ -7,14 +7,14 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use libc::{FILE, pid_t};
 
-use crate::calls::access::{self, Access};
-use crate::calls::cover::{self, Held, Outcome};
 use crate::calls::{limits, remote};
-use crate::export::{export, real};
 use crate::faults::robust;
 use crate::faults::signals::inherited;
-use crate::map::mapping::PAGE_BYTES;
-use crate::{guard, state};
+use crate::ground::export::{export, real};
+use crate::ground::{guard, state};
+use crate::memory::access::{self, Access};
+use crate::memory::cover::{self, Held, Outcome};
+use crate::memory::pages::PAGE_BYTES;
 
 type List = *const *const c_char;
 type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;

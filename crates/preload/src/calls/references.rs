@@ -9,11 +9,12 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 
 use libc::{iovec, pollfd, socklen_t};
 
-use crate::calls::{copied, cover, vectors};
-use crate::export::{export, real};
+use crate::calls::{copied, vectors};
+use crate::ground::export::{export, real};
+use crate::ground::real::kernel;
+use crate::ground::{guard, state};
 use crate::map::adopt;
-use crate::real::kernel;
-use crate::{guard, state};
+use crate::memory::cover;
 
 real!(SETSOCKOPT = c"setsockopt": fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int);
 

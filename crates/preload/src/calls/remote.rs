@@ -12,11 +12,10 @@ use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{own_calls, static_tls};
 use libc::{FILE, PTRACE_TRACEME, iovec, mode_t, pid_t};
 
-use crate::calls::cover::{self, repeat, text};
-use crate::calls::{io, vectors};
-use crate::export::{export, real};
-use crate::real::kernel;
-use crate::{guard, start, state};
+use crate::ground::export::{export, real};
+use crate::ground::real::kernel;
+use crate::ground::{guard, state, waiting};
+use crate::memory::cover::{self, repeat, text};
 
 /// Whether the program may have such a file.
 static OPENED: AtomicBool = AtomicBool::new(false);
@@ -308,10 +307,10 @@ static_tls! {
 /// A process that shares its parent's memory asks to be traced. The parent waits until it executes a program (vfork),
 /// and cannot let it go on after the signal of a fault. So it is traced from then on only. `None`: it is another call.
 pub fn trace_later(what: c_uint) -> Option<c_int> {
-    if what != PTRACE_TRACEME || guard::inside() || !state::direct() || start::is_own_process() {
+    if what != PTRACE_TRACEME || guard::inside() || !state::direct() || waiting::is_own_process() {
         return None;
     }
-    let process = start::own_process();
+    let process = guard::own_process();
     if TRACED.replace(process) == process {
         state::fail(libc::EPERM);
         return Some(-1);
@@ -321,7 +320,7 @@ pub fn trace_later(what: c_uint) -> Option<c_int> {
 
 /// Called before a program is executed, with all in RAM that the call needs. `false`: the call is to fail with errno.
 pub fn begin_traced() -> bool {
-    if TRACED.get() == 0 || TRACED.replace(0) != start::own_process() {
+    if TRACED.get() == 0 || TRACED.replace(0) != guard::own_process() {
         return true; // a child of vfork leaves the thread-local storage to its parent
     }
     // SAFETY: takes no pointers.
@@ -352,32 +351,9 @@ export! {
     }
 }
 
-/// Makes a transfer by number in a program that may have such a file. `None`: it is another call.
-///
-/// # Safety
-/// The caller's call.
-pub unsafe fn by_number(number: c_long, &[a, b, c, d, _, f]: &[usize; 6]) -> Option<isize> {
-    if !OPENED.load(Ordering::Relaxed) || guard::inside() {
-        return None;
-    }
-    let (fd, at, len, offset) = (a as c_int, b as *mut c_void, c, d as i64);
-    let (list, count, flags) = (b as *const iovec, c as c_int, f as c_int);
-    // SAFETY: passes the caller's arguments on unchanged.
-    Some(unsafe {
-        match number {
-            libc::SYS_read => io::read(fd, at, len),
-            libc::SYS_write => io::write(fd, at, len),
-            libc::SYS_pread64 => io::pread(fd, at, len, offset),
-            libc::SYS_pwrite64 => io::pwrite(fd, at, len, offset),
-            libc::SYS_readv => vectors::readv(fd, list, count),
-            libc::SYS_writev => vectors::writev(fd, list, count),
-            libc::SYS_preadv => vectors::preadv(fd, list, count, offset),
-            libc::SYS_pwritev => vectors::pwritev(fd, list, count, offset),
-            libc::SYS_preadv2 => vectors::preadv2(fd, list, count, offset, flags),
-            libc::SYS_pwritev2 => vectors::pwritev2(fd, list, count, offset, flags),
-            _ => return None,
-        }
-    })
+/// Whether the program may have such a file, and calls by number are made as the functions are that repeat them.
+pub fn covers_numbers() -> bool {
+    OPENED.load(Ordering::Relaxed) && !guard::inside()
 }
 
 /// Notes a call by number that has succeeded.

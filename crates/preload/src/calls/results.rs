@@ -12,9 +12,9 @@ use libc::{
 use folioswap_sys::clock;
 
 use crate::calls::copied::{self, copied};
-use crate::export::{export, real};
-use crate::real::{kernel, own};
-use crate::{guard, state};
+use crate::ground::export::{export, real};
+use crate::ground::real::{kernel, own};
+use crate::ground::{guard, state};
 
 copied! {
     fn wait, __wait(status: *mut c_int = value) -> pid_t;

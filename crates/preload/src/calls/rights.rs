@@ -9,11 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use folioswap_sys::kept;
 use libc::{gid_t, size_t, uid_t};
 
-use crate::calls::by_number::syscall;
 use crate::calls::{copied, mirrored};
-use crate::export::{export, real};
+use crate::ground::export::{export, real};
+use crate::ground::{guard, state, waiting};
 use crate::map::adopt;
-use crate::{guard, start, state};
 
 /// landlock_restrict_self, since Linux 5.13.
 const RESTRICT: c_long = 446;
@@ -67,7 +66,7 @@ pub fn before(number: c_long, words: &[usize; 6]) {
         libc::SYS_setgroups | RESTRICT => ready(),
         libc::SYS_capset => before_own_rights(),
         libc::SYS_prctl if OF_A_THREAD.contains(&(words[0] as c_int)) => before_own_rights(),
-        libc::SYS_io_uring_setup | libc::SYS_io_setup => start::now(),
+        libc::SYS_io_uring_setup | libc::SYS_io_setup => waiting::now(),
         // A process that is not dumpable may not open its own page map.
         libc::SYS_prctl if words[0] == libc::PR_SET_DUMPABLE as usize && words[1] != 1 => ready(),
         _ => {}
@@ -111,38 +110,10 @@ fn prepare() {
     if !may_start() {
         return;
     }
-    start::now();
+    waiting::now();
     if let Some(arena) = state::arena().filter(|_| !guard::inside()) {
         let _guard = guard::enter();
         state::keeping_errno(|| arena.prepare_for_limits());
-    }
-}
-
-export! {
-    fn chroot(path: *const c_char) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { syscall(libc::SYS_chroot, path as usize, 0, 0, 0, 0, 0) as c_int }
-    }
-}
-
-export! {
-    fn pivot_root(new: *const c_char, old: *const c_char) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { syscall(libc::SYS_pivot_root, new as usize, old as usize, 0, 0, 0, 0) as c_int }
-    }
-}
-
-export! {
-    fn unshare(flags: c_int) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { syscall(libc::SYS_unshare, flags as usize, 0, 0, 0, 0, 0) as c_int }
-    }
-}
-
-export! {
-    fn setns(fd: c_int, kind: c_int) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { syscall(libc::SYS_setns, fd as usize, kind as usize, 0, 0, 0, 0) as c_int }
     }
 }
 

@@ -5,12 +5,13 @@ use std::ops::Range;
 
 use libc::{iovec, msghdr, timespec};
 
-use crate::calls::access::{self, Access};
-use crate::calls::{cover, vectors};
+use crate::calls::vectors;
+use crate::ground::{guard, state};
 use crate::map::hand_over::hand_over;
-use crate::map::mapping::pages;
 use crate::map::{adopt, advice};
-use crate::{guard, state};
+use crate::memory::access::{self, Access};
+use crate::memory::cover;
+use crate::memory::pages::pages;
 
 /// A submission queue entry.
 #[repr(C)]

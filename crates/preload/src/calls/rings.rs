@@ -13,14 +13,14 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 use libc::iovec;
 
-use crate::calls::access::{self, Access};
-use crate::calls::cover::{self, Held};
 use crate::calls::ring_requests::{self, Entry};
 use crate::calls::{copied, vectors};
-use crate::faults::signals;
-use crate::map::mapping::BLOCK_BYTES;
-use crate::real::{kernel, raw};
-use crate::{guard, start, state};
+use crate::faults::ours;
+use crate::ground::real::{kernel, raw};
+use crate::ground::{guard, state, waiting};
+use crate::memory::access::{self, Access};
+use crate::memory::cover::{self, Held};
+use crate::memory::pages::BLOCK_BYTES;
 
 type Words = [usize; 6];
 
@@ -282,7 +282,7 @@ fn is_known(fd: c_int) -> bool {
 /// Whether there are rings, and this thread may change their descriptors: a child of vfork has its own, and this
 /// process's memory.
 fn concerns_rings() -> bool {
-    NR_RINGS.load(Ordering::Relaxed) > 0 && !guard::inside() && start::is_own_process()
+    NR_RINGS.load(Ordering::Relaxed) > 0 && !guard::inside() && waiting::is_own_process()
 }
 
 /// Forgets descriptors that are closed, and rings that have no others.
@@ -371,7 +371,7 @@ unsafe fn set_up(words: &Words) -> isize {
         if fd >= 0 {
             theirs.write_unaligned(params);
             forget(|known| known == fd as c_int);
-            if params.flags & SETUP_NO_MMAP == 0 && start::is_own_process() {
+            if params.flags & SETUP_NO_MMAP == 0 && waiting::is_own_process() {
                 let _guard = guard::enter();
                 let mut all = rings();
                 let (fds, quiet) = (vec![fd as c_int], VecDeque::new());
@@ -496,19 +496,19 @@ unsafe fn enter_with(words: &Words, argument: usize, argument_len: usize) -> isi
     let is_extended = words[3] & ENTER_EXT_ARG != 0 && argument_len == 24;
     // SAFETY: the caller's call. The argument is a signal set, or three words: a set, its length, and a time limit.
     unsafe {
-        if !signals::has_ours() || argument == 0 {
+        if !ours::has_ours() || argument == 0 {
             return raw(libc::SYS_io_uring_enter, &words) as isize;
         }
         if !is_extended {
-            let set = super::by_number::open_set(argument);
-            words[4] = super::by_number::or_theirs(&set, argument);
+            let set = ours::open_set(argument);
+            words[4] = copied::or_theirs(&set, argument);
             return raw(libc::SYS_io_uring_enter, &words) as isize;
         }
         let Some(mut extended) = access::read(argument as *const [usize; 3]) else {
             return raw(libc::SYS_io_uring_enter, &words) as isize;
         };
-        let set = super::by_number::open_set(extended[0]);
-        extended[0] = super::by_number::or_theirs(&set, extended[0]);
+        let set = ours::open_set(extended[0]);
+        extended[0] = copied::or_theirs(&set, extended[0]);
         let limit = copied::value(extended[2] as *const libc::timespec);
         extended[2] = limit.addr();
         words[4] = extended.as_ptr() as usize;

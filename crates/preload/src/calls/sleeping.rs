@@ -9,11 +9,11 @@ use libc::{
     sem_t, siginfo_t, sigset_t, timespec, timeval,
 };
 
-use crate::calls::access;
 use crate::calls::copied::{self, Copied, Pointer, copied};
-use crate::calls::cover::Outcome;
-use crate::export::{export, real};
-use crate::faults::signals;
+use crate::faults::ours;
+use crate::ground::export::{export, real};
+use crate::memory::access;
+use crate::memory::cover::Outcome;
 
 /// Bytes of an `fd_set` for this many descriptors.
 fn set_bytes(count: c_int) -> usize {
@@ -103,9 +103,9 @@ export! {
         real!(REAL = c"ppoll": fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int);
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
-            let (time, copy) = (time(limit), signals::without_ours(set));
+            let (time, copy) = (time(limit), ours::without_ours(set));
             let polled = copied::polled(list, count);
-            let result = REAL.get()(polled.at(list), count, pointer(&time, limit), signals::pointer(&copy, set));
+            let result = REAL.get()(polled.at(list), count, pointer(&time, limit), ours::pointer(&copy, set));
             polled.bring_back(result);
             result
         }
@@ -130,11 +130,11 @@ export! {
         real!(REAL = c"pselect": fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int);
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
-            let (time, copy) = (time(limit), signals::without_ours(set));
+            let (time, copy) = (time(limit), ours::without_ours(set));
             let sets = [read, write, other].map(|each| (each as usize, set_bytes(count)));
             with_copies(sets, |[read, write, other]| {
                 let sets = [read, write, other].map(|each| each as *mut fd_set);
-                REAL.get()(count, sets[0], sets[1], sets[2], pointer(&time, limit), signals::pointer(&copy, set))
+                REAL.get()(count, sets[0], sets[1], sets[2], pointer(&time, limit), ours::pointer(&copy, set))
             })
         }
     }
@@ -145,9 +145,9 @@ export! {
         real!(REAL = c"epoll_pwait": fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int);
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
-            let copy = signals::without_ours(set);
+            let copy = ours::without_ours(set);
             with_copies([(list as usize, events(count) * size_of::<epoll_event>())], |[list]| {
-                REAL.get()(fd, Pointer::at(list), count, limit, signals::pointer(&copy, set))
+                REAL.get()(fd, Pointer::at(list), count, limit, ours::pointer(&copy, set))
             })
         }
     }
@@ -160,9 +160,9 @@ export! {
         real!(REAL = c"epoll_pwait2": fn(c_int, *mut epoll_event, c_int, *const timespec, *const sigset_t) -> c_int);
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
-            let (time, copy) = (time(limit), signals::without_ours(set));
+            let (time, copy) = (time(limit), ours::without_ours(set));
             with_copies([(list as usize, events(count) * size_of::<epoll_event>())], |[list]| {
-                REAL.get()(fd, Pointer::at(list), count, pointer(&time, limit), signals::pointer(&copy, set))
+                REAL.get()(fd, Pointer::at(list), count, pointer(&time, limit), ours::pointer(&copy, set))
             })
         }
     }

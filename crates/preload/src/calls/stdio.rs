@@ -5,10 +5,10 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libc::FILE;
 
-use crate::calls::cover::{self, Held};
 use crate::calls::remote;
-use crate::export::{export, real};
-use crate::state;
+use crate::ground::export::{export, real};
+use crate::ground::state;
+use crate::memory::cover::{self, Held};
 
 real!(FREAD = c"fread": fn(*mut c_void, usize, usize, *mut FILE) -> usize);
 real!(FREAD_UNLOCKED = c"fread_unlocked": fn(*mut c_void, usize, usize, *mut FILE) -> usize);

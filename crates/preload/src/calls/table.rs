@@ -16,7 +16,7 @@ use libc::{
 };
 
 use crate::calls::copied::{Argument, calls};
-use crate::calls::cover::UNKNOWN_BYTES;
+use crate::memory::cover::UNKNOWN_BYTES;
 
 type Text = *const c_char;
 

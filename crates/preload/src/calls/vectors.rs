@@ -8,11 +8,13 @@ use std::ops::Range;
 
 use libc::{iovec, msghdr, pid_t};
 
-use crate::calls::access::{self, Access};
-use crate::calls::cover::{self, Bounce, Grant, Held, Kind};
-use crate::calls::{io, remote, size_limit};
-use crate::export::{export, real};
-use crate::{guard, state};
+use crate::calls::remote;
+use crate::ground::export::{export, real};
+use crate::ground::real::own;
+use crate::ground::{guard, state};
+use crate::memory::access::{self, Access};
+use crate::memory::cover::{self, Bounce, Grant, Held, Kind};
+use crate::memory::size_limit;
 
 real!(READV = c"readv": fn(c_int, *const iovec, c_int) -> isize);
 real!(WRITEV = c"writev": fn(c_int, *const iovec, c_int) -> isize);
@@ -319,7 +321,7 @@ unsafe fn transfer(
             }
             let result = if done > 0 && plan.is_stream {
                 // SAFETY: the stand-in's buffers may be written.
-                unsafe { io::read_more(fd, stand_in.list()) }
+                unsafe { read_more(fd, stand_in.list()) }
             } else {
                 call(stand_in.as_ptr(), stand_in.len() as c_int, done)
             };
@@ -556,4 +558,25 @@ export! {
             })
         }
     }
+}
+
+/// Reads what a stream has, without waiting. It fails where there is nothing, or where the kernel would wait.
+///
+/// # Safety
+/// The buffers may be written.
+pub unsafe fn read_more(fd: c_int, list: &[iovec]) -> isize {
+    if !has_more(fd) {
+        return -1;
+    }
+    // SAFETY: the caller upholds this function's own contract.
+    unsafe { own!(libc::SYS_preadv2, fd, list.as_ptr(), list.len(), -1i64, 0usize, libc::RWF_NOWAIT) as isize }
+}
+
+/// Whether a stream has more to read. Its end, or an error that the next call is to return, does not count.
+pub fn has_more(fd: c_int) -> bool {
+    let mut about = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel reads and fills in locals.
+    unsafe { own!(libc::SYS_ppoll, &raw mut about, 1, &raw const now, 0usize, 8) };
+    about.revents & (libc::POLLIN | libc::POLLERR) == libc::POLLIN
 }

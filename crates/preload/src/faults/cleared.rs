@@ -6,9 +6,9 @@ use std::sync::{Mutex, MutexGuard};
 
 use folioswap_sys::clock::{Clock, Moment};
 
-use crate::calls::access;
-use crate::real::own;
-use crate::{guard, state};
+use crate::ground::real::own;
+use crate::ground::{guard, state};
+use crate::memory::access;
 
 /// A held word.
 pub struct Word {

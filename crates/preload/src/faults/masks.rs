@@ -8,10 +8,10 @@ use std::ptr::null_mut;
 use folioswap_sys::held_signals;
 use libc::sigset_t;
 
-use crate::calls::access;
-use crate::export::{export, real};
-use crate::faults::signals::{bring, kernels, ours_mask, pointer, without_ours};
-use crate::state;
+use crate::faults::ours::{bring, kernels, ours_mask, pointer, without_ours};
+use crate::ground::export::{export, real};
+use crate::ground::state;
+use crate::memory::access;
 
 real!(SIGPROCMASK = c"sigprocmask": fn(c_int, *const sigset_t, *mut sigset_t) -> c_int);
 real!(SIGBLOCK = c"sigblock": fn(c_int) -> c_int);

@@ -7,9 +7,9 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::calls::access::{self, Access};
-use crate::real::own;
-use crate::{guard, state};
+use crate::ground::real::own;
+use crate::ground::{guard, state};
+use crate::memory::access::{self, Access};
 
 /// The kernel looks at no more entries.
 const MOST_ENTRIES: usize = 2048;

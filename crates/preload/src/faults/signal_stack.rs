@@ -9,9 +9,9 @@ use folioswap_sys::memory::place_apart;
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{static_tls, vforked};
 
-use crate::faults::threads;
-use crate::real::own;
-use crate::state;
+use crate::ground::real::own;
+use crate::ground::state;
+use crate::memory::resident;
 
 const SIGNAL_BYTES: usize = 64 << 10;
 /// The smallest stack of the program's that is really used.
@@ -176,7 +176,7 @@ pub fn current() -> libc::stack_t {
 /// Holds the program's stack in RAM: the kernel writes the frames of signals to it.
 pub fn hold(wanted: &libc::stack_t) {
     if mode(wanted) != libc::SS_DISABLE && complaint(wanted) == 0 {
-        threads::hold(wanted.ss_sp as usize, wanted.ss_size);
+        resident::hold(wanted.ss_sp as usize, wanted.ss_size);
     }
 }
 

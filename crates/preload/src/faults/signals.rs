@@ -7,19 +7,18 @@
 use std::ffi::c_int;
 use std::mem::zeroed;
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap::ExitStatus;
 use folioswap_sys::sigbus::{self, Handled};
 use folioswap_sys::{held_signals, vforked};
 use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
-use crate::calls::access::{self, Access};
-use crate::calls::{caught, clones, dispatch};
-use crate::export::{export, real};
-use crate::faults::{masks, signal_stack, small_stack, threads};
-use crate::real::{kernel, own};
-use crate::{guard, start, state};
+use crate::faults::ours::{self, KernelAction, bring};
+use crate::faults::{caught, masks, only_thread, signal_stack, small_stack, threads};
+use crate::ground::export::{export, real};
+use crate::ground::real::{kernel, own};
+use crate::ground::{guard, selector, state};
+use crate::memory::access;
 
 real!(SIGACTION = c"sigaction": fn(c_int, *const Action, *mut Action) -> c_int);
 real!(SIGNAL = c"signal": fn(c_int, sighandler_t) -> sighandler_t);
@@ -31,56 +30,23 @@ real!(SIGSET = c"sigset": fn(c_int, sighandler_t) -> sighandler_t);
 real!(SIGIGNORE = c"sigignore": fn(c_int) -> c_int);
 real!(SIGINTERRUPT = c"siginterrupt": fn(c_int, c_int) -> c_int);
 
-/// Whether SIGSYS is this library's, and SIGBUS.
-static CATCHES: AtomicBool = AtomicBool::new(false);
-static FAULTS: AtomicBool = AtomicBool::new(false);
-
 /// Installs the net of [`crate::calls::dispatch`], and the SIGBUS handler if threads may come to resolve their own
 /// faults. Prepares the first thread.
-pub fn prepare(may_be_direct: bool) {
-    vforked::note_owner(start::own_process);
+pub fn prepare(may_be_direct: bool, catch: impl FnOnce() -> bool) {
+    vforked::note_owner(guard::own_process);
     signal_stack::attach();
     threads::note_first();
-    FAULTS.store(may_be_direct, Ordering::SeqCst);
+    ours::set_faults(may_be_direct);
     if may_be_direct && let Err(error) = sigbus::install(on_sigbus) {
         state::end(ExitStatus::OutOfMemory, &format!("installing the SIGBUS handler: {error}"));
     }
-    CATCHES.store(dispatch::prepare(), Ordering::SeqCst);
+    ours::set_catches(catch());
     access::prepare();
-    open_ours();
-}
-
-/// The signals that are never blocked.
-pub fn ours() -> &'static [c_int] {
-    match (FAULTS.load(Ordering::Relaxed), CATCHES.load(Ordering::Relaxed)) {
-        (true, _) => &[libc::SIGBUS, libc::SIGSYS],
-        (false, true) => &[libc::SIGSYS],
-        (false, false) => &[],
-    }
-}
-
-/// Whether there are such signals.
-pub fn has_ours() -> bool {
-    !ours().is_empty()
-}
-
-/// The same as a mask of the kernel's.
-pub fn ours_mask() -> u64 {
-    ours().iter().fold(0, |bits, signal| bits | 1u64 << (signal - 1))
-}
-
-/// Unblocks [`ours`] on the calling thread, and has its system calls caught.
-pub fn open_ours() {
-    let set = ours_mask();
-    let mut before = 0u64;
-    // SAFETY: the kernel reads a set of 8 bytes and writes another.
-    unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const set, &raw mut before, 8) };
-    held_signals::begin_thread(held_signals::blocked() | before & set);
-    dispatch::arm();
+    ours::open_ours();
 }
 
 fn on_sigbus(addr: usize, _write: bool) -> Handled {
-    let is_resolved = dispatch::with_net_open(|| match state::space() {
+    let is_resolved = selector::with_net_open(|| match state::space() {
         Some(_) if !state::direct() => false,
         None => false,
         Some(_) if state::is_managed(addr) => {
@@ -103,59 +69,6 @@ extern "C" fn resolve(addr: usize) -> bool {
     state::space().is_some_and(|space| space.on_fault(addr))
 }
 
-/// A copy of the set without [`ours`]; `None` if the caller's own set can be used, or cannot be read: the kernel
-/// refuses it.
-///
-/// # Safety
-/// If the set can be read, it is valid.
-pub unsafe fn without_ours(set: *const sigset_t) -> Option<sigset_t> {
-    if set.is_null() || !has_ours() {
-        return None;
-    }
-    // SAFETY: the caller's promise. The kernel's sets have 8 bytes, and it reads no more.
-    let words = unsafe { access::read(set.cast::<u64>()) }?;
-    // SAFETY: a set without signals is valid, and so is one with these.
-    unsafe {
-        let mut copy: sigset_t = zeroed();
-        (&raw mut copy).cast::<u64>().write(words);
-        ours().iter().for_each(|&signal| _ = libc::sigdelset(&raw mut copy, signal));
-        Some(copy)
-    }
-}
-
-/// The part of a set that the kernel knows.
-pub fn kernels(set: &sigset_t) -> u64 {
-    // SAFETY: a set is longer than this, and any bits are a number.
-    unsafe { (&raw const *set).cast::<u64>().read() }
-}
-
-/// Writes what a call has found out to where the program wants it, if anywhere. Returns the result of the call: as from
-/// the kernel, an error if that is not possible.
-///
-/// # Safety
-/// If the memory is writable, the program gave its address for this.
-pub unsafe fn bring<T>(value: T, to: *mut T, result: c_int) -> c_int {
-    if result != 0 || to.is_null() {
-        return result;
-    }
-    if !access::is_open(to as usize, size_of::<T>(), Access::Write) {
-        state::fail(libc::EFAULT);
-        return -1;
-    }
-    // SAFETY: the caller's promise. It need not be aligned.
-    unsafe { to.write_unaligned(value) };
-    result
-}
-
-/// A pointer to the changed copy, or the caller's own.
-pub fn pointer(copy: &Option<sigset_t>, set: *const sigset_t) -> *const sigset_t {
-    copy.as_ref().map_or(set, |copy| &raw const *copy)
-}
-
-fn is_ours(signal: c_int) -> bool {
-    ours().contains(&signal)
-}
-
 /// The program's own action for a signal of [`ours`].
 fn chained(signal: c_int) -> Action {
     if signal == libc::SIGSYS { sigbus::chained_syscall_action() } else { sigbus::chained_action() }
@@ -168,14 +81,14 @@ fn set_chained(signal: c_int, action: Action) {
 /// Makes a call that executes a program, which is to ignore and block what this one does, as far as the program knows.
 /// Until it has, or has failed, the signals of faults do not work: only where no other thread needs them.
 pub fn inherited<R>(call: impl FnOnce() -> R) -> R {
-    let blocked = held_signals::blocked() & ours_mask();
-    let ignored = ours().iter().copied().filter(|&signal| chained(signal).sa_sigaction == libc::SIG_IGN);
+    let blocked = held_signals::blocked() & ours::ours_mask();
+    let ignored = ours::list().iter().copied().filter(|&signal| chained(signal).sa_sigaction == libc::SIG_IGN);
     let ignored = ignored.fold(0u64, |bits, signal| bits | 1 << (signal - 1));
     if guard::inside() || blocked | ignored == 0 {
         return call();
     }
-    let is_alone = ignored != 0 && (vforked::is_child() || clones::has_one_thread());
-    let ignored = || ours().iter().copied().filter(move |&signal| is_alone && ignored >> (signal - 1) & 1 != 0);
+    let is_alone = ignored != 0 && (vforked::is_child() || only_thread::has_one_thread());
+    let ignored = || ours::list().iter().copied().filter(move |&signal| is_alone && ignored >> (signal - 1) & 1 != 0);
     let ignore = KernelAction { handler: libc::SIG_IGN, flags: 0, restorer: 0, mask: 0 };
     let mut before = [ignore; 2];
     // SAFETY: the kernel reads and fills in locals. The handlers come back before anything can fault.
@@ -201,13 +114,13 @@ pub fn inherited<R>(call: impl FnOnce() -> R) -> R {
 export! {
     fn sigaction(signal: c_int, action: *const Action, before: *mut Action) -> c_int {
         let real = SIGACTION.get();
-        if !has_ours() {
+        if !ours::has_ours() {
             // SAFETY: passes the caller's arguments on unchanged.
             return unsafe { real(signal, action, before) };
         }
         // SAFETY: the pointers are null or valid, as `sigaction` requires. Only copies are changed.
         unsafe {
-            if is_ours(signal) {
+            if ours::is_ours(signal) {
                 let _guard = guard::enter();
                 let known = chained(signal);
                 if !action.is_null() {
@@ -246,29 +159,6 @@ fn change(action: &mut Action, by: impl FnOnce(KernelAction) -> KernelAction) {
     unsafe { *mask = changed.mask };
 }
 
-/// Whether faults may come as signals, on the signal stack.
-pub fn takes_faults() -> bool {
-    FAULTS.load(Ordering::Relaxed)
-}
-
-/// Has the C library's own handler of a signal, if there is one, run on the signal stack: what it interrupts may have a
-/// stack that has left RAM.
-pub fn run_on_signal_stack(signal: c_int) {
-    const ON_STACK: u64 = libc::SA_ONSTACK as u64;
-    if !takes_faults() {
-        return;
-    }
-    let mut action = KernelAction { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
-    // SAFETY: the kernel fills in the local, and reads it.
-    unsafe {
-        let known = own!(libc::SYS_rt_sigaction, signal, 0usize, &raw mut action, 8);
-        if known == 0 && ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.handler) && action.flags & ON_STACK == 0 {
-            action.flags |= ON_STACK;
-            own!(libc::SYS_rt_sigaction, signal, &raw const action, 0usize, 8);
-        }
-    }
-}
-
 /// Sets a handler by a call of the C library's, and has it begin here. Returns the previous handler.
 fn set_plain(signal: c_int, set: impl FnOnce() -> sighandler_t) -> sighandler_t {
     let was = small_stack::noted(signal);
@@ -304,7 +194,7 @@ fn set_own_handler(signal: c_int, handler: sighandler_t, flags: c_int) -> sighan
 
 export! {
     fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        if is_ours(signal) {
+        if ours::is_ours(signal) {
             return set_own_handler(signal, handler, libc::SA_RESTART);
         }
         // SAFETY: passes the caller's arguments on unchanged.
@@ -321,7 +211,7 @@ export! {
 
 export! {
     fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        if is_ours(signal) {
+        if ours::is_ours(signal) {
             return set_own_handler(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER);
         }
         // SAFETY: passes the caller's arguments on unchanged.
@@ -335,19 +225,6 @@ export! {
         unsafe { __sysv_signal(signal, handler) }
     }
 }
-
-/// A signal action in the kernel's layout.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct KernelAction {
-    pub handler: sighandler_t,
-    pub flags: u64,
-    pub restorer: usize,
-    pub mask: u64,
-}
-
-/// The kernel's flag that a restorer is given.
-pub const RESTORES: u64 = 0x0400_0000;
 
 /// Implements `rt_sigaction` when it is called by number.
 ///
@@ -363,7 +240,7 @@ pub unsafe fn kernel_action(
     unsafe {
         let mut wanted = (!action.is_null()).then(|| *action);
         let mut known = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
-        if is_ours(signal) {
+        if ours::is_ours(signal) {
             let _guard = guard::enter();
             let now = chained(signal);
             known.handler = now.sa_sigaction;
@@ -410,7 +287,7 @@ export! {
 
 export! {
     fn sigset(number: c_int, handler: sighandler_t) -> sighandler_t {
-        if is_ours(number) {
+        if ours::is_ours(number) {
             const SIG_HOLD: sighandler_t = 2;
             let is_held = held_signals::blocked() >> (number - 1) & 1 != 0;
             let known = chained(number).sa_sigaction;
@@ -427,7 +304,7 @@ export! {
 
 export! {
     fn sigignore(number: c_int) -> c_int {
-        if is_ours(number) {
+        if ours::is_ours(number) {
             set_own_handler(number, libc::SIG_IGN, 0);
             return 0;
         }
@@ -439,7 +316,7 @@ export! {
 export! {
     fn siginterrupt(number: c_int, on: c_int) -> c_int {
         // SAFETY: passes the caller's arguments on, unless they would change the action of a signal in [`ours`].
-        if is_ours(number) { 0 } else { unsafe { SIGINTERRUPT.get()(number, on) } }
+        if ours::is_ours(number) { 0 } else { unsafe { SIGINTERRUPT.get()(number, on) } }
     }
 }
 
@@ -454,8 +331,8 @@ export! {
     fn sigsuspend(set: *const sigset_t) -> c_int {
         // SAFETY: `set` is valid, as `sigsuspend` requires.
         unsafe {
-            let copy = without_ours(set);
-            SIGSUSPEND.get()(pointer(&copy, set))
+            let copy = ours::without_ours(set);
+            SIGSUSPEND.get()(ours::pointer(&copy, set))
         }
     }
 }
@@ -463,7 +340,7 @@ export! {
 export! {
     fn sigaltstack(stack: *const stack_t, before: *mut stack_t) -> c_int {
         let real = SIGALTSTACK.get();
-        if !has_ours() {
+        if !ours::has_ours() {
             // SAFETY: passes the caller's arguments on unchanged.
             return unsafe { real(stack, before) };
         }

@@ -22,11 +22,10 @@ use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{held_signals, sigbus, static_tls, vforked};
 use libc::{sighandler_t, siginfo_t, ucontext_t};
 
-use crate::calls::{caught, dispatch};
-use crate::export::{export, real};
-use crate::faults::signals::KernelAction;
-use crate::faults::{signal_stack, signals};
-use crate::real::own;
+use crate::faults::ours::{self, KernelAction};
+use crate::faults::{caught, net, signal_stack};
+use crate::ground::export::{export, real};
+use crate::ground::real::own;
 
 real!(LONGJMP = c"siglongjmp": fn(*mut c_void, c_int) -> ());
 real!(LONGJMP_CHECKED = c"__longjmp_chk": fn(*mut c_void, c_int) -> ());
@@ -73,7 +72,7 @@ impl Noted {
 
     /// The flags that the kernel is to know. Only faults need the signal stack for plain handlers.
     fn kernels_flags(self) -> u64 {
-        if signals::takes_faults() { self.flags | ON_STACK } else { self.flags }
+        if ours::takes_faults() { self.flags | ON_STACK } else { self.flags }
     }
 }
 
@@ -81,7 +80,7 @@ impl Noted {
 pub fn instead_of(signal: c_int, action: KernelAction) -> KernelAction {
     let is_special = [libc::SIG_DFL, libc::SIG_IGN, enter as *const () as usize].contains(&action.handler);
     let Some(place) = HANDLERS.get(signal as usize).filter(|_| !is_special && !vforked::is_child()) else {
-        return KernelAction { mask: action.mask & !signals::ours_mask(), ..action };
+        return KernelAction { mask: action.mask & !ours::ours_mask(), ..action };
     };
     place.store(action.handler, Ordering::SeqCst);
     FLAGS[signal as usize].store(action.flags, Ordering::SeqCst);
@@ -91,8 +90,8 @@ pub fn instead_of(signal: c_int, action: KernelAction) -> KernelAction {
 
 /// What the kernel is to know of a noted action.
 fn kernels(noted: Noted) -> KernelAction {
-    let mask = noted.mask & !signals::ours_mask();
-    let restorer = dispatch::restorer();
+    let mask = noted.mask & !ours::ours_mask();
+    let restorer = net::restorer();
     KernelAction { handler: enter as *const () as usize, flags: noted.kernels_flags(), restorer, mask }
 }
 
@@ -109,7 +108,7 @@ pub fn told(known: KernelAction, noted: Noted) -> KernelAction {
         return known;
     }
     let added = if noted.is_plain() { ON_STACK } else { 0 };
-    let mask = known.mask | noted.mask & signals::ours_mask();
+    let mask = known.mask | noted.mask & ours::ours_mask();
     KernelAction { handler: noted.handler, flags: known.flags & !added, mask, ..known }
 }
 
@@ -130,7 +129,7 @@ extern "C" fn land(signal: c_int, frame: usize, context: &mut ucontext_t, about:
         if unsafe { deferred(signal, noted, about, context) } {
             // The program's own way to return may be a call that is caught again.
             // SAFETY: the kernel's frame, which begins with the return address.
-            unsafe { (frame as *mut usize).write(dispatch::restorer()) };
+            unsafe { (frame as *mut usize).write(net::restorer()) };
             return Landing { frame: 0, handler: back() };
         }
         caught::forget();
@@ -152,7 +151,7 @@ unsafe fn begin(frame: usize, context: *mut ucontext_t, leaves: usize) {
     // SAFETY: the caller upholds this function's own contract. A frame begins with the return address.
     unsafe {
         (frame as *mut usize).write(leaves);
-        *(&raw mut (*context).uc_sigmask).cast::<u64>() |= held_signals::blocked() & signals::ours_mask();
+        *(&raw mut (*context).uc_sigmask).cast::<u64>() |= held_signals::blocked() & ours::ours_mask();
     }
 }
 
@@ -161,7 +160,7 @@ unsafe fn begin(frame: usize, context: *mut ucontext_t, leaves: usize) {
 /// # Safety
 /// The context is in a frame whose handler has ended.
 pub unsafe fn take_mask(context: *mut ucontext_t) {
-    let ours = signals::ours_mask();
+    let ours = ours::ours_mask();
     // SAFETY: the caller's promise. The kernel's set has 8 bytes.
     unsafe {
         let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
@@ -181,7 +180,7 @@ unsafe fn deferred(signal: c_int, noted: Noted, about: *const siginfo_t, context
     let is_deferred = unsafe { caught::defer(signal, about, context) };
     if is_deferred && noted.flags & libc::SA_RESETHAND as u64 != 0 {
         let mut action = kernels(noted);
-        action.flags |= signals::RESTORES;
+        action.flags |= ours::RESTORES;
         // SAFETY: the kernel reads the local.
         unsafe { own!(libc::SYS_rt_sigaction, signal, &raw const action, 0usize, 8) };
     }
@@ -207,7 +206,7 @@ unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, is_plain: bool
     if !is_wanted {
         return None;
     }
-    let (all, mut before) = (!signals::ours_mask(), 0u64);
+    let (all, mut before) = (!ours::ours_mask(), 0u64);
     // SAFETY: the kernel reads a set of 8 bytes and writes another.
     unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, &raw mut before, 8) };
     BLOCKED.set((true, before));
@@ -404,9 +403,9 @@ extern "C" fn taken_off(frame: usize, was_moved: bool) -> Landing {
     if !was_moved {
         // SAFETY: the context in the frame.
         unsafe { take_mask(context) };
-        return Landing { frame, handler: dispatch::restorer() };
+        return Landing { frame, handler: net::restorer() };
     }
-    let all = !signals::ours_mask();
+    let all = !ours::ours_mask();
     // SAFETY: the kernel reads a set of 8 bytes. The context is in the frame.
     unsafe {
         own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, 0usize, 8);
@@ -422,7 +421,7 @@ extern "C" fn taken_off(frame: usize, was_moved: bool) -> Landing {
             copied(frame, &*context, bottom + own.ss_size / 2, bottom)
         })
     };
-    Landing { frame: taken.unwrap_or(frame), handler: dispatch::restorer() }
+    Landing { frame: taken.unwrap_or(frame), handler: net::restorer() }
 }
 
 /// Copies a frame to below `top`: the return address, the context, the description of the signal, and the state of the

@@ -15,12 +15,12 @@ use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{held_signals, static_tls, tls_vector};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t, stack_t};
 
-use crate::alloc::malloc;
-use crate::export::{export, real};
-use crate::faults::{robust, signal_stack, signals};
-use crate::map::mapping::BLOCK_BYTES;
-use crate::real::{kernel, own};
-use crate::{guard, start, state};
+use crate::faults::{ours, robust, signal_stack};
+use crate::ground::export::{export, real};
+use crate::ground::real::{kernel, own};
+use crate::ground::{c_library, guard, state, waiting};
+use crate::memory::pages::BLOCK_BYTES;
+use crate::memory::resident;
 
 type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 
@@ -77,18 +77,6 @@ struct Beginning {
     may_begin: AtomicU32,
     /// What its creator has blocked in name.
     blocked: u64,
-}
-
-/// Holds a range in RAM for good, if it is managed: memory that the kernel writes to on its own.
-pub fn hold(addr: usize, len: usize) {
-    if let Some(space) = state::space()
-        && len > 0
-        && state::is_managed(addr)
-    {
-        let _guard = guard::enter();
-        // SAFETY: the program has mapped this memory.
-        state::keeping_errno(|| unsafe { space.hold(addr, len) });
-    }
 }
 
 /// The stack that the attributes name, if it is managed.
@@ -155,7 +143,7 @@ pub fn with_signal_stack(top: usize, is_thread: bool, call: impl FnOnce(Option<s
         let signal_stack = signal_stack::take();
         let start = ((top - 1) & !(BLOCK_BYTES - 1)).max(top - TOP_BYTES);
         let is_managed = state::is_managed(start);
-        hold(start, top - start);
+        resident::hold(start, top - start);
         let mut held = stacks();
         if is_managed {
             held.push(HeldStack::new(start, top - start, number));
@@ -193,7 +181,7 @@ pub fn begin_child(thread: u32) {
     for stack in stacks.iter_mut() {
         stack.thread = folioswap_sys::signals::thread_id();
         stack.process = stack.thread;
-        hold(stack.addr, stack.len);
+        resident::hold(stack.addr, stack.len);
     }
 }
 
@@ -207,7 +195,7 @@ unsafe fn hold_vector(thread: pthread_t, number: u32) {
     if let Some(vector) = unsafe { tls_vector::of(thread) }
         && state::is_managed(vector.start)
     {
-        hold(vector.start, vector.len());
+        resident::hold(vector.start, vector.len());
         let _guard = guard::enter();
         stacks().push(HeldStack::new(vector.start, vector.len(), number));
     }
@@ -234,8 +222,8 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
         held_signals::begin_thread(beginning.blocked);
         (beginning.body, beginning.argument)
     };
-    if signals::has_ours() {
-        signals::open_ours();
+    if ours::has_ours() {
+        ours::open_ours();
     }
     body(argument)
 }
@@ -248,7 +236,7 @@ static_tls! {
 /// Prepares the calling thread, but for its signal mask. Called under a guard.
 fn prepare() {
     IS_PREPARED.set(true);
-    if signals::has_ours() {
+    if ours::has_ours() {
         signal_stack::attach();
     }
     see_end();
@@ -274,8 +262,8 @@ fn join_now() {
             let _guard = guard::enter();
             prepare();
         }
-        if signals::has_ours() {
-            signals::open_ours();
+        if ours::has_ours() {
+            ours::open_ours();
         }
     });
 }
@@ -359,7 +347,7 @@ extern "C" fn until_cancelled(may_end: *mut c_void) -> *mut c_void {
 /// Lets the C library install its handler of [`CANCELS`] for a thread that does nothing else, and changes that.
 fn prepare_cancel() {
     static DONE: AtomicBool = AtomicBool::new(false);
-    if !signals::takes_faults() || DONE.swap(true, Ordering::SeqCst) {
+    if !ours::takes_faults() || DONE.swap(true, Ordering::SeqCst) {
         return;
     }
     let _guard = guard::enter();
@@ -373,7 +361,7 @@ fn prepare_cancel() {
             JOIN.get()(thread, std::ptr::null_mut());
         }
     }
-    signals::run_on_signal_stack(CANCELS);
+    ours::run_on_signal_stack(CANCELS);
 }
 
 export! {
@@ -389,7 +377,7 @@ export! {
         thread: *mut pthread_t, attributes: *const pthread_attr_t, body: Body, argument: *mut c_void,
     ) -> c_int {
         let real = CREATE.get();
-        start::now();
+        waiting::now();
         let Some(space) = state::space().filter(|_| !guard::inside()) else {
             // SAFETY: passes the caller's arguments on unchanged.
             return unsafe { real(thread, attributes, body, argument) };
@@ -398,7 +386,7 @@ export! {
         // mapped the stack that it supplies.
         unsafe {
             let stack = managed_stack(attributes);
-            let holds_vector = state::direct() && malloc::is_anothers();
+            let holds_vector = state::direct() && c_library::has_other_malloc();
             let (beginning, number) = {
                 let _guard = guard::enter();
                 release_ended();
@@ -421,7 +409,7 @@ export! {
                     release_unused(number);
                 }
             }
-            signals::run_on_signal_stack(CHANGES_USERS);
+            ours::run_on_signal_stack(CHANGES_USERS);
             if result == 0 && holds_vector {
                 // SAFETY: it waits for this. The program's variable may get another thread's handle meanwhile.
                 hold_vector(made, number);

@@ -14,13 +14,12 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use folioswap::{RawSpace, Wish};
 use folioswap_sys::fault_stack;
 
-use crate::alloc::malloc;
-use crate::calls::dispatch;
 use crate::faults::{cleared, signal_stack};
+use crate::ground::state::{self, Phase};
+use crate::ground::{c_library, guard, selector, waiting};
 use crate::map::listed::{self, Listed};
-use crate::map::{known, mapping};
-use crate::state::{self, Phase};
-use crate::{guard, start};
+use crate::map::managed;
+use crate::memory::{known, pages};
 
 /// How much is adopted at a time. Threads that touch what is missing there, and those that map, wait for that.
 const PART_BYTES: usize = 32 << 20;
@@ -71,25 +70,25 @@ pub fn is_pending() -> bool {
 pub fn has_room(bytes: usize) -> bool {
     match is_later() {
         true => known::ordinary_bytes().saturating_add(bytes) <= ROOM_BYTES.load(Ordering::Relaxed),
-        false => bytes < mapping::BLOCK_BYTES && malloc::has_share(bytes),
+        false => bytes < pages::BLOCK_BYTES && known::has_share(bytes),
     }
 }
 
 /// Called before new memory: if there is no room for it, starts the engine, and adopts what there is.
 pub fn make_room(bytes: usize) {
     let may_change = is_later() || state::phase() == Phase::Waiting;
-    if may_change && !has_room(bytes) && mapping::are_possible(&(0..bytes)) {
+    if may_change && !has_room(bytes) && pages::are_possible(&(0..bytes)) {
         now();
     }
 }
 
 /// Starts the engine, and adopts what there is. Called before what would make that impossible.
 pub fn now() {
-    start::now();
+    waiting::now();
     if let Some(space) = state::space().filter(|_| is_later() && !guard::inside()) {
         let _guard = guard::enter();
         // The program's stack may lie in what is adopted.
-        state::keeping_errno(|| dispatch::with_net_open(|| fault_stack::run(|| all(space))));
+        state::keeping_errno(|| selector::with_net_open(|| fault_stack::run(|| all(space))));
     }
 }
 
@@ -115,7 +114,7 @@ pub fn all(space: &RawSpace) {
     }
     // In direct mode the C library's own calls and starts of threads cannot bear that what another allocator has given
     // it is managed.
-    if !(space.is_locked() || state::direct() && malloc::is_anothers()) {
+    if !(space.is_locked() || state::direct() && c_library::has_other_malloc()) {
         let seen = adopt_other_than(space, &[]);
         adopt_other_than(space, &seen); // what other threads have mapped as there still seemed to be room
     }
@@ -154,14 +153,14 @@ fn is_plain(mapping: &Listed) -> bool {
 fn adopt(space: &RawSpace, range: &Range<usize>, mapping: &Listed) {
     let mut start = range.start;
     while start < range.end {
-        let end = (start + PART_BYTES).next_multiple_of(mapping::BLOCK_BYTES).min(range.end);
+        let end = (start + PART_BYTES).next_multiple_of(pages::BLOCK_BYTES).min(range.end);
         let _beginning = known::beginning();
         let parts = known::ordinary().parts(&(start..end)); // without what has gone or moved since
         for part in parts {
             // SAFETY: private anonymous memory of the program's, which stays mapped while this lock is held.
             match unsafe { space.adopt(&part) } {
                 Ok(()) => known::take_ordinary(part.clone()),
-                Err(error) => mapping::note_unmanaged(Err(error)),
+                Err(error) => managed::note_unmanaged(Err(error)),
             }
             let is = |name: &str| mapping.flags.iter().any(|flag| flag == name);
             if is("nh") {

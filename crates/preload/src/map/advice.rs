@@ -5,13 +5,14 @@ use std::ops::Range;
 
 use folioswap::{RawSpace, Wish};
 
-use crate::calls::access::{self, Access};
-use crate::export::export;
-use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, pages};
-use crate::map::{adopt, known, mapping, protection};
-use crate::real::kernel;
-use crate::state::Phase;
-use crate::{guard, state};
+use crate::ground::export::export;
+use crate::ground::guard;
+use crate::ground::real::kernel;
+use crate::ground::state::{self, Phase};
+use crate::map::{adopt, managed, protection};
+use crate::memory::access::{self, Access};
+use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES, pages};
+use crate::memory::{known, open_pages};
 
 /// Linux 5.18 and 6.13. The libc crate lacks them for some targets.
 const MADV_DONTNEED_LOCKED: c_int = 24;
@@ -105,7 +106,7 @@ fn is_kernels(advice: c_int) -> bool {
 /// Memory with guards is not managed, and does not become so when it gets another protection. A part loses its content
 /// only once the kernel has accepted those before it.
 fn install_guards(space: &RawSpace, range: &Range<usize>) -> c_int {
-    access::note_closed(range);
+    open_pages::note_closed(range);
     in_order(space, range, |part, is_managed| {
         let install = || kernel_advise(part, MADV_GUARD_INSTALL);
         // SAFETY: the program gives up the content.
@@ -125,7 +126,7 @@ fn remove_guards(space: &RawSpace, range: &Range<usize>) -> c_int {
     let _beginning = known::beginning();
     let result = kernel_advise(range, MADV_GUARD_REMOVE);
     let parts = known::guarded().remove(range.clone());
-    state::keeping_errno(|| parts.into_iter().for_each(|part| mapping::manage(space, part)));
+    state::keeping_errno(|| parts.into_iter().for_each(|part| managed::manage(space, part)));
     result
 }
 
@@ -222,7 +223,7 @@ fn note_for_children(part: &Range<usize>, is_managed: bool, advice: c_int) {
         libc::MADV_KEEPONFORK => _ = known::wiped().remove(part.clone()),
         libc::MADV_DONTFORK => {
             if !is_managed {
-                access::note_closed(part); // it is not there in children
+                open_pages::note_closed(part); // it is not there in children
             }
             known::note_not_forked(part, is_managed);
         }
@@ -311,7 +312,7 @@ fn is_self(pidfd: c_int) -> bool {
 export! {
     fn process_madvise(pidfd: c_int, ranges: *const libc::iovec, count: usize, advice: c_int, flags: c_uint) -> isize {
         let kernel = |count: usize| {
-            crate::calls::cover::touch(ranges, count * size_of::<libc::iovec>());
+            crate::memory::cover::touch(ranges, count * size_of::<libc::iovec>());
             // SAFETY: the caller's call, with all of its ranges or with none.
             unsafe { kernel!(libc::SYS_process_madvise, pidfd, ranges, count, advice, flags) as isize }
         };

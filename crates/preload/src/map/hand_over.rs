@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use crate::map::known;
-use crate::map::mapping::{PAGE_BYTES, are_possible};
-use crate::real::kernel;
-use crate::{guard, state};
+use crate::ground::real::kernel;
+use crate::ground::{guard, state};
+use crate::memory::known;
+use crate::memory::pages::{PAGE_BYTES, are_possible};
 
 /// Hands what is managed of a range over to the kernel, with its content, and what would be managed later. Parts whose
 /// content is in use stay.

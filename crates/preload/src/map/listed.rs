@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use folioswap_sys::own_calls;
 
-use crate::real::kernel;
+use crate::ground::real::kernel;
 
 /// A mapping, and its flags by the names of `/proc/PID/smaps`.
 pub struct Listed {

@@ -1,4 +1,4 @@
-//! mmap and munmap, and which mappings are managed.
+//! What mmap and munmap do, and which mappings are managed.
 //!
 //! The kernel keeps the address space. Each call is made as the program made it, and the engine is told of private
 //! anonymous memory: of what came *after* the call, before the program knows its address; of what goes *before* the
@@ -11,27 +11,22 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr::{null_mut, without_provenance_mut};
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap::{Error, Order, RawSpace};
+use folioswap::RawSpace;
 use folioswap_sys::memory::{self, Reservation, place_apart};
 
-use crate::calls::{access, rings};
-use crate::export::export;
-use crate::map::{adopt, known, protection};
-use crate::real::{kernel, own};
-use crate::state::{Outcome, Phase};
-use crate::{ending, guard, state};
-
-/// The size of the largest folio.
-pub const BLOCK_BYTES: usize = Order::HUGE.bytes();
-pub const PAGE_BYTES: usize = Order::PAGE.bytes();
+use crate::ground::guard;
+use crate::ground::real::{kernel, own};
+use crate::ground::state::{self, Outcome, Phase};
+use crate::map::managed::{self, manage, note_unmanaged};
+use crate::map::{adopt, footprint};
+use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES, PLAIN, are_possible, pages};
+use crate::memory::{known, open_pages};
 
 /// Flags of mappings that are not managed.
 const UNMANAGED: c_int =
     libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_SHARED;
 
-pub const PLAIN: c_int = libc::PROT_READ | libc::PROT_WRITE;
 /// An `mprotect` flag for memory that holds semaphores. No effect on this architecture. Missing from the libc crate.
 const PROT_SEM: c_int = 8;
 
@@ -50,36 +45,10 @@ pub fn is_plain(access: c_int) -> bool {
     access & !(PROT_SEM | libc::PROT_EXEC) == PLAIN
 }
 
-/// Whether a program can have these pages. The kernel refuses all other ranges.
-pub fn are_possible(range: &Range<usize>) -> bool {
-    range.start.is_multiple_of(PAGE_BYTES) && range.end <= 1 << 47
-}
-
-pub fn pages(len: usize) -> usize {
-    len.saturating_add(PAGE_BYTES - 1) & !(PAGE_BYTES - 1)
-}
-
 /// Sets errno and returns MAP_FAILED.
 pub fn failed(errno: c_int) -> *mut c_void {
     state::fail(errno);
     libc::MAP_FAILED
-}
-
-/// Says once that memory cannot be managed.
-pub fn note_unmanaged(managed: Result<(), Error>) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    if let Err(error) = managed
-        && !SAID.swap(true, Ordering::Relaxed)
-    {
-        state::say(&format!("a mapping is not managed, and beside the budget: {error}"));
-    }
-}
-
-/// Has the engine manage memory that is new, or of which nothing was touched. Says once if it cannot.
-pub fn manage(space: &RawSpace, range: Range<usize>) {
-    let _guard = guard::enter();
-    // SAFETY: private anonymous memory of the program's, which nobody has touched.
-    note_unmanaged(state::keeping_errno(|| unsafe { space.manage(range) }));
 }
 
 /// Forgets what was managed where the kernel has just found free addresses: it was unmapped by a call that this library
@@ -109,7 +78,7 @@ fn note_mapped(
     }
     // A mapped file may be shorter than its mapping.
     if protection & PLAIN == PLAIN && flags & libc::MAP_ANONYMOUS != 0 {
-        access::note_open(&range);
+        open_pages::note_open(&range);
     }
     if is_ours && is_plain(protection) && !replaced {
         manage(space, range);
@@ -194,7 +163,7 @@ fn map_aligned(len: usize, access: c_int, flags: c_int) -> Option<*mut c_void> {
 pub fn map_blocks(space: &RawSpace, len: usize) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let start = map_aligned(len, PLAIN, flags)? as usize;
-    access::note_open(&(start..start + len));
+    open_pages::note_open(&(start..start + len));
     match adopt::has_room(len) {
         true => note_ordinary(start..start + len),
         false => manage(space, start..start + len),
@@ -223,7 +192,7 @@ pub unsafe fn replace<R: Outcome>(space: &RawSpace, range: &Range<usize>, is_new
         state::fail(libc::ENOMEM);
         return R::failed();
     }
-    protection::unlock(space, range);
+    managed::unlock(space, range);
     // SAFETY: the caller's promise. What the kernel has just mapped, or has left as it was, is private and anonymous.
     unsafe {
         space.replace(range.clone(), |replaced| {
@@ -313,95 +282,88 @@ fn map_apart(len: usize, map: impl Fn(*mut c_void) -> *mut c_void) -> *mut c_voi
     }
 }
 
-export! {
-    fn mmap(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
-        state::as_the_kernel(|| {
-            let (flags, fd, offset) = match maps_zeros(access, flags, fd, offset) {
-                true => (flags | libc::MAP_ANONYMOUS, -1, 0),
-                false => (flags, fd, offset),
-            };
-            if is_manageable(flags) && !is_reserve(access) {
-                adopt::make_room(pages(len));
+/// Maps memory as the program asks.
+///
+/// # Safety
+/// As `mmap`.
+pub unsafe fn map(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
+    state::as_the_kernel(|| {
+        let (flags, fd, offset) = match maps_zeros(access, flags, fd, offset) {
+            true => (flags | libc::MAP_ANONYMOUS, -1, 0),
+            false => (flags, fd, offset),
+        };
+        if is_manageable(flags) && !is_reserve(access) {
+            adopt::make_room(pages(len));
+        }
+        let Some(space) = state::space().filter(|_| !guard::inside()) else {
+            // SAFETY: passes the caller's arguments on.
+            let map = |addr| unsafe { kernel_mmap(addr, len, access, flags, fd, offset) };
+            let mapped = if addr.is_null() && guard::inside() { map_apart(len, map) } else { map(addr) };
+            if state::phase() == Phase::Waiting && !guard::inside() && mapped != libc::MAP_FAILED {
+                note_while_waiting(mapped as usize..mapped as usize + pages(len), access, flags);
             }
-            let Some(space) = state::space().filter(|_| !guard::inside()) else {
-                // SAFETY: passes the caller's arguments on.
-                let map = |addr| unsafe { kernel_mmap(addr, len, access, flags, fd, offset) };
-                let mapped = if addr.is_null() && guard::inside() { map_apart(len, map) } else { map(addr) };
-                if state::phase() == Phase::Waiting && !guard::inside() && mapped != libc::MAP_FAILED {
-                    note_while_waiting(mapped as usize..mapped as usize + pages(len), access, flags);
-                }
-                return mapped;
-            };
-            let flags = without_reserve(flags);
-            let range = addr as usize..(addr as usize).saturating_add(pages(len));
-            let may_replace = flags & libc::MAP_FIXED != 0;
-            let _guard = may_replace.then(guard::enter);
-            let _held = if may_replace { adopt::hold() } else { None };
-            let is_fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
-            if is_fixed && are_possible(&range) {
-                access::note_closed(&range); // until it is known what comes there
+            return mapped;
+        };
+        let flags = without_reserve(flags);
+        let range = addr as usize..(addr as usize).saturating_add(pages(len));
+        let may_replace = flags & libc::MAP_FIXED != 0;
+        let _guard = may_replace.then(guard::enter);
+        let _held = if may_replace { adopt::hold() } else { None };
+        let is_fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
+        if is_fixed && are_possible(&range) {
+            open_pages::note_closed(&range); // until it is known what comes there
+        }
+        let replaces = is_fixed && state::overlaps(range.start, range.len()) && are_possible(&range);
+        let is_ours = is_manageable(flags) && (replaces || is_reserve(access) || !adopt::has_room(pages(len)));
+        let placed = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT;
+        let is_free = len >= PIECE_BYTES && addr.is_null() && flags & placed == 0;
+        let without_populate = if is_ours { flags & !libc::MAP_POPULATE } else { flags };
+        let aligned = || map_aligned(len, access, without_populate);
+        // SAFETY: passes the caller's arguments on, at addresses that the program or this call chooses.
+        let mapped = unsafe {
+            if replaces {
+                map_over(space, &range, access, flags, fd, offset)
+            } else if let Some(mapped) = (is_free && is_ours).then(aligned).flatten() {
+                mapped
+            } else {
+                kernel_mmap(addr, len, access, without_populate, fd, offset)
             }
-            let replaces = is_fixed && state::overlaps(range.start, range.len()) && are_possible(&range);
-            let is_ours =
-                is_manageable(flags) && (replaces || is_reserve(access) || !adopt::has_room(pages(len)));
-            let placed = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT;
-            let is_free = len >= PIECE_BYTES && addr.is_null() && flags & placed == 0;
-            let without_populate = if is_ours { flags & !libc::MAP_POPULATE } else { flags };
-            let aligned = || map_aligned(len, access, without_populate);
-            // SAFETY: passes the caller's arguments on, at addresses that the program or this call chooses.
-            let mapped = unsafe {
-                if replaces {
-                    map_over(space, &range, access, flags, fd, offset)
-                } else if let Some(mapped) = (is_free && is_ours).then(aligned).flatten() {
-                    mapped
-                } else {
-                    kernel_mmap(addr, len, access, without_populate, fd, offset)
-                }
-            };
-            if mapped != libc::MAP_FAILED {
-                if fd >= 0 {
-                    rings::note_mapped(fd, offset, mapped as usize);
-                }
-                let range = mapped as usize..mapped as usize + pages(len);
-                note_mapped(space, range, access, flags, (is_ours, replaces));
-            }
-            mapped
-        })
-    }
+        };
+        if mapped != libc::MAP_FAILED {
+            let range = mapped as usize..mapped as usize + pages(len);
+            note_mapped(space, range, access, flags, (is_ours, replaces));
+        }
+        mapped
+    })
 }
 
-export! {
-    fn mmap64(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
+/// Unmaps memory as the program asks.
+///
+/// # Safety
+/// As `munmap`.
+pub unsafe fn unmap(addr: *mut c_void, len: usize) -> c_int {
+    state::as_the_kernel(|| {
         // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { mmap(addr, len, access, flags, fd, offset) }
-    }
-}
-
-export! {
-    fn munmap(addr: *mut c_void, len: usize) -> c_int {
-        state::as_the_kernel(|| {
-            // SAFETY: passes the caller's arguments on unchanged.
-            let unmap = || unsafe { kernel!(libc::SYS_munmap, addr, len) as c_int };
-            let range = addr as usize..(addr as usize).saturating_add(pages(len));
-            if len == 0 || !are_possible(&range) || guard::inside() || !state::may_manage() {
-                return unmap();
-            }
-            let _guard = guard::enter();
-            let _held = adopt::hold();
-            known::forget(&range);
-            let Some(space) = state::space() else { return unmap() };
-            let managed = match state::overlaps(range.start, range.len()) {
-                true => space.managed_parts(range.clone()).iter().map(Range::len).sum(),
-                false => 0,
-            };
-            ending::before_unmapping(range.len() - managed);
-            if managed == 0 {
-                return unmap();
-            }
-            // SAFETY: the program gives these pages up.
-            unsafe { replace(space, &range, false, unmap) }
-        })
-    }
+        let unmap = || unsafe { kernel!(libc::SYS_munmap, addr, len) as c_int };
+        let range = addr as usize..(addr as usize).saturating_add(pages(len));
+        if len == 0 || !are_possible(&range) || guard::inside() || !state::may_manage() {
+            return unmap();
+        }
+        let _guard = guard::enter();
+        let _held = adopt::hold();
+        known::forget(&range);
+        let Some(space) = state::space() else { return unmap() };
+        let managed = match state::overlaps(range.start, range.len()) {
+            true => space.managed_parts(range.clone()).iter().map(Range::len).sum(),
+            false => 0,
+        };
+        footprint::before_unmapping(range.len() - managed);
+        if managed == 0 {
+            return unmap();
+        }
+        // SAFETY: the program gives these pages up.
+        unsafe { replace(space, &range, false, unmap) }
+    })
 }
 
 /// Whether the kernel has room for the mappings that remain when a range is unmapped or replaced. Once the engine has

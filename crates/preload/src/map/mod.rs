@@ -3,11 +3,11 @@
 
 pub mod adopt;
 pub mod advice;
+pub mod footprint;
 pub mod hand_over;
-pub mod known;
 pub mod listed;
+pub mod managed;
 pub mod mapping;
-pub mod open_pages;
 pub mod present;
 pub mod program_break;
 pub mod protection;

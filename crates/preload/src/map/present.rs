@@ -9,8 +9,9 @@ use std::os::unix::fs::FileExt;
 use folioswap::{RangeSet, RawSpace};
 use folioswap_sys::static_tls;
 
-use crate::alloc::heap::{ORDINARY, PRIVATE};
-use crate::map::mapping::{PAGE_BYTES, manage};
+use crate::ground::heap::{ORDINARY, PRIVATE};
+use crate::map::managed::manage;
+use crate::memory::pages::PAGE_BYTES;
 
 /// Smaller mappings are not looked at, and smaller untouched parts of them are not managed with a locked budget.
 const LEAST_BYTES: usize = 1 << 20;

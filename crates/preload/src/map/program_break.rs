@@ -4,12 +4,14 @@ use std::ffi::{c_int, c_void};
 use std::fs;
 use std::sync::OnceLock;
 
-use crate::calls::access;
-use crate::export::{export, real};
-use crate::map::mapping::{manage, pages, replace};
-use crate::map::{adopt, known};
-use crate::real::own;
-use crate::{guard, state};
+use crate::ground::export::{export, real};
+use crate::ground::real::own;
+use crate::ground::{guard, state};
+use crate::map::adopt;
+use crate::map::managed::manage;
+use crate::map::mapping::replace;
+use crate::memory::pages::pages;
+use crate::memory::{known, open_pages};
 
 // The C library keeps in mind where the end is. Its sbrk is not called: an allocator's may stand before it, which calls
 // this library's.
@@ -58,7 +60,7 @@ fn change(wanted: usize, call: impl FnOnce() -> c_int) -> c_int {
     if result == 0 && new > old {
         let grown = old..new;
         known::forget(&grown);
-        access::note_open(&grown);
+        open_pages::note_open(&grown);
         match state::space() {
             Some(space) if !adopt::has_room(grown.len()) => manage(space, grown),
             _ => known::note_ordinary(grown),

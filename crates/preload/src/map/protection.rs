@@ -6,12 +6,14 @@ use std::ops::Range;
 
 use folioswap::RawSpace;
 
-use crate::calls::{access, key_rights};
-use crate::export::export;
-use crate::map::mapping::{PAGE_BYTES, PLAIN, are_possible, is_plain, manage, note_ordinary, pages};
-use crate::map::{adopt, known};
-use crate::real::kernel;
-use crate::{guard, start, state};
+use crate::ground::export::export;
+use crate::ground::real::kernel;
+use crate::ground::{guard, state, waiting};
+use crate::map::adopt;
+use crate::map::managed::{self, manage};
+use crate::map::mapping::{is_plain, note_ordinary};
+use crate::memory::pages::{PAGE_BYTES, PLAIN, are_possible, pages};
+use crate::memory::{key_rights, known, open_pages};
 
 /// How often a range that is to be locked is brought in, because parts of it left meanwhile.
 const LOCK_TRIES: usize = 10;
@@ -21,7 +23,7 @@ const LOCK_TRIES: usize = 10;
 /// and writable then.
 fn before_protecting(range: &Range<usize>, access: c_int, key: c_int) -> Vec<Range<usize>> {
     if access & PLAIN != PLAIN || key != -1 {
-        access::note_closed(range);
+        open_pages::note_closed(range);
     }
     if guard::inside() || !state::may_manage() || !are_possible(range) {
         return Vec::new();
@@ -70,7 +72,7 @@ fn protect(addr: *mut c_void, len: usize, access: c_int, key: c_int, call: impl 
         let opened = before_protecting(&(addr as usize..(addr as usize).saturating_add(pages(len))), access, key);
         let result = change(&(addr as usize..(addr as usize).saturating_add(len)), call);
         if result == 0 {
-            opened.iter().for_each(access::note_open);
+            opened.iter().for_each(open_pages::note_open);
         }
         result
     })
@@ -142,7 +144,7 @@ export! {
                 }
             }
             let errno = state::errno();
-            unlock(space, &range);
+            managed::unlock(space, &range);
             state::fail(errno);
             -1
         })
@@ -153,15 +155,6 @@ export! {
 fn may_lock() -> bool {
     // SAFETY: locks nothing.
     state::keeping_errno(|| unsafe { kernel!(libc::SYS_mlock, 0usize, 0usize) == 0 })
-}
-
-/// Unlocks a range, so that its content can leave or be dropped.
-pub fn unlock(space: &RawSpace, range: &Range<usize>) {
-    if space.has_locked(range) {
-        // SAFETY: changes neither content nor access.
-        state::keeping_errno(|| unsafe { kernel!(libc::SYS_munlock, range.start, range.len()) });
-        space.note_unlocked(range.clone());
-    }
 }
 
 export! {
@@ -211,7 +204,7 @@ export! {
         // SAFETY: passes the caller's arguments on unchanged.
         let result = unsafe { kernel!(libc::SYS_mlockall, flags) as c_int };
         if result == 0 {
-            start::never("it has locked all of it in RAM");
+            waiting::never("it has locked all of it in RAM");
         }
         result
     }

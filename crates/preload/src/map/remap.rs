@@ -7,13 +7,15 @@ use std::ops::Range;
 use folioswap::{RawSpace, Relocation};
 use folioswap_sys::memory::{self, Reservation};
 
-use crate::calls::access;
-use crate::export::export;
+use crate::ground::export::export;
+use crate::ground::real::{kernel, own};
+use crate::ground::{guard, state};
+use crate::map::adopt;
 use crate::map::listed::{self, Listed};
-use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, are_possible, failed, manage, pages, replace};
-use crate::map::{adopt, known};
-use crate::real::{kernel, own};
-use crate::{guard, state};
+use crate::map::managed::manage;
+use crate::map::mapping::{failed, replace};
+use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES, are_possible, pages};
+use crate::memory::{known, open_pages};
 
 const MREMAP_DONTUNMAP: c_int = 4;
 
@@ -348,7 +350,7 @@ export! {
             let request = Request { old, new_len: pages(new_len), flags, target: target as usize };
             let to = request.target..request.target.saturating_add(request.new_len);
             if request.has(libc::MREMAP_FIXED) && request.is_sound() {
-                access::note_closed(&to); // the kernel unmaps it first, also if it then refuses the rest
+                open_pages::note_closed(&to); // the kernel unmaps it first, also if it then refuses the rest
             }
             let is_target_ours = request.has(libc::MREMAP_FIXED) && state::overlaps(to.start, to.len());
             let is_ours = is_target_ours || state::overlaps(request.old.start, request.old.len().max(1));

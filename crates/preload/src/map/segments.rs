@@ -6,11 +6,13 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::null;
 
-use crate::export::export;
-use crate::map::mapping::{PAGE_BYTES, are_possible, pages, replace};
-use crate::map::{adopt, known};
-use crate::real::{kernel, own};
-use crate::{guard, state};
+use crate::ground::export::export;
+use crate::ground::real::{kernel, own};
+use crate::ground::{guard, state};
+use crate::map::adopt;
+use crate::map::mapping::replace;
+use crate::memory::known;
+use crate::memory::pages::{PAGE_BYTES, are_possible, pages};
 
 /// The size of a segment; `None` if the kernel does not tell.
 fn size_of_segment(id: c_int) -> Option<usize> {

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use dlmalloc::Dlmalloc;
 use folioswap_sys::{futex, signals};
 
-use crate::guard;
-use crate::real::own;
+use crate::ground::guard;
+use crate::ground::real::own;
 
 /// Addresses of one heap. Reserving them is free. A program's ordinary share is a few MiB.
 const SPAN_BYTES: usize = 64 << 30;

@@ -9,9 +9,9 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 use folioswap_sys::hidden_numbers::{is_hidden, next_hidden};
 
 use crate::calls::rings;
-use crate::export::{export, real};
-use crate::real::kernel;
-use crate::{guard, state};
+use crate::ground::export::{export, real};
+use crate::ground::real::kernel;
+use crate::ground::{guard, state};
 
 real!(FCNTL = c"fcntl": fn(c_int, c_int, *mut c_void) -> c_int);
 
@@ -188,8 +188,8 @@ export! {
         }
         let real = FCNTL.get();
         // SAFETY: passes the caller's arguments on unchanged, repeatedly while a page is missing.
-        let result = crate::calls::cover::repeat(
-            || crate::calls::cover::touch(argument, size_of::<libc::flock>()),
+        let result = crate::memory::cover::repeat(
+            || crate::memory::cover::touch(argument, size_of::<libc::flock>()),
             || unsafe { real(fd, request, argument) },
         );
         if is_for_copy(request) { copied(fd, result) } else { result }

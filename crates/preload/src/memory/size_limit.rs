@@ -3,8 +3,8 @@
 
 use libc::{rlimit, timespec};
 
-use crate::real::own;
-use crate::state;
+use crate::ground::real::own;
+use crate::ground::state;
 
 static SIGNAL: u64 = 1 << (libc::SIGXFSZ - 1);
 

@@ -16,8 +16,8 @@ macro_rules! real {
     ($constant:ident = $name:literal: fn($($type:ty),*) -> $result:ty) => {
         #[used]
         #[unsafe(link_section = "folioswap_real")]
-        static $constant: $crate::real::Real<unsafe extern "C-unwind" fn($($type),*) -> $result> =
-            $crate::real::Real::new($name);
+        static $constant: $crate::ground::real::Real<unsafe extern "C-unwind" fn($($type),*) -> $result> =
+            $crate::ground::real::Real::new($name);
     };
 }
 pub(crate) use real;

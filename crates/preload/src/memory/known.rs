@@ -6,10 +6,10 @@ use std::sync::{Mutex, MutexGuard};
 
 use folioswap::RangeSet;
 
-use crate::calls::access;
-use crate::map::mapping::PAGE_BYTES;
-use crate::map::open_pages;
-use crate::state;
+use crate::ground::heap::ORDINARY as ORDINARY_HEAP;
+use crate::ground::state;
+use crate::memory::open_pages;
+use crate::memory::pages::{PAGE_BYTES, PLAIN};
 
 /// Private anonymous memory that was mapped without access, and becomes managed once it is readable and writable.
 static RESERVED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
@@ -29,6 +29,9 @@ static KEYED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 /// budget. How much it is, too, for those who must not wait.
 static ORDINARY: Mutex<RangeSet> = Mutex::new(RangeSet::new());
 static ORDINARY_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// The ordinary share of the budget.
+static SHARE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Held from when memory is taken out of a set until it is managed. Else another thread that finds it neither in the
 /// set nor managed could write to it before its content is dropped. Taken before the engine's locks.
@@ -76,6 +79,17 @@ pub fn ordinary_bytes() -> usize {
     ORDINARY_BYTES.load(Ordering::Relaxed)
 }
 
+/// Sets the program's ordinary share of the budget.
+pub fn set_share(bytes: usize) {
+    SHARE_BYTES.store(bytes, Ordering::Relaxed);
+}
+
+/// Whether so much is left of the program's ordinary share.
+pub fn has_share(bytes: usize) -> bool {
+    let used = ORDINARY_HEAP.used() + ordinary_bytes();
+    used.saturating_add(bytes) <= SHARE_BYTES.load(Ordering::Relaxed)
+}
+
 /// Notes memory that is not managed.
 pub fn note_ordinary(range: Range<usize>) {
     let mut set = ordinary();
@@ -115,15 +129,15 @@ pub fn is_divided(managed: &Range<usize>) -> bool {
 
 /// Forgets a range that is unmapped or replaced.
 pub fn forget(range: &Range<usize>) {
-    access::note_closed(range); // until it is known what comes there
+    open_pages::note_closed(range); // until it is known what comes there
     change_all(|set| _ = set.remove(range.clone()));
 }
 
 /// Notes that a new range is as open as another.
 fn note_alike(range: &Range<usize>, new: &Range<usize>) {
     match !range.is_empty() && open_pages::has(range) {
-        true => access::note_open(new),
-        false => access::note_closed(new),
+        true => open_pages::note_open(new),
+        false => open_pages::note_closed(new),
     }
 }
 
@@ -135,12 +149,12 @@ pub fn moved(old: &Range<usize>, new: &Range<usize>, stays: bool) {
     let is_private = state::overlaps(last.start, last.len()) || ordinary().overlaps(&last);
     match old.start == new.start {
         true if new.end > old.end && is_private => note_alike(&last, &(old.end..new.end)),
-        true => access::note_closed(&(new.end.min(old.end)..new.end.max(old.end))),
+        true => open_pages::note_closed(&(new.end.min(old.end)..new.end.max(old.end))),
         false => {
             let end = if is_private { new.end } else { new.start + old.len().min(new.len()) };
             note_alike(old, &(new.start..end));
-            access::note_closed(&(end..new.end));
-            access::note_closed(old);
+            open_pages::note_closed(&(end..new.end));
+            open_pages::note_closed(old);
         }
     }
     change_all(|set| {
@@ -159,4 +173,18 @@ pub fn moved(old: &Range<usize>, new: &Range<usize>, stays: bool) {
     if stays {
         guarded.remove(old.clone());
     }
+}
+
+/// Notes which of the mappings that are there are readable and writable.
+pub fn note_all_open() {
+    // A mapped file may be shorter than its mapping.
+    let noted = folioswap_sys::maps::each(|range, protection, is_file| {
+        if protection & PLAIN == PLAIN && !is_file {
+            open_pages::add(&range);
+        }
+    });
+    if let Err(error) = noted {
+        state::say(&format!("the list of mappings cannot be read: {error}"));
+    }
+    keyed().iter().for_each(|range| open_pages::remove(&range));
 }

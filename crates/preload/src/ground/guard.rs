@@ -10,11 +10,9 @@ use std::mem::MaybeUninit;
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{static_tls, vforked};
 
-use crate::real::own;
-
-static_tls! {
-    static DEPTH: u32 = "folioswap_depth";
-}
+use crate::ground::depth;
+pub use crate::ground::depth::inside;
+use crate::ground::real::own;
 
 static_tls! {
     /// The thread's id; 0: unknown.
@@ -41,19 +39,14 @@ pub struct Guard {
 /// Enters. Nested entries are cheap: only the outermost makes a system call.
 pub fn enter() -> Guard {
     let before = if inside() { None } else { Some(block()) };
-    DEPTH.set(DEPTH.get() + 1);
+    depth::enter();
     Guard { before }
 }
 
 /// Enters from a signal handler that runs with all signals blocked.
 pub fn enter_blocked() -> Guard {
-    DEPTH.set(DEPTH.get() + 1);
+    depth::enter();
     Guard { before: None }
-}
-
-/// Whether this thread is running code of the engine or of this library.
-pub fn inside() -> bool {
-    DEPTH.get() > 0 || folioswap::internal_thread()
 }
 
 /// The calling thread's id. Cheap but for the first call.
@@ -67,10 +60,16 @@ pub fn this_thread() -> u32 {
     }
 }
 
+/// The id of the process, also in a child that shares its parent's memory.
+pub fn own_process() -> u32 {
+    // SAFETY: takes no pointers.
+    unsafe { own!(libc::SYS_getpid) as u32 }
+}
+
 /// In a forked child: its thread has another id, and the memory is its own.
 pub fn begin_child() {
     THREAD.set(0);
-    vforked::note_owner(crate::start::own_process);
+    vforked::note_owner(own_process);
 }
 
 fn block() -> u64 {
@@ -86,7 +85,7 @@ static BLOCKED_SET: u64 = BLOCKED;
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        DEPTH.set(DEPTH.get() - 1);
+        depth::leave();
         if let Some(before) = self.before {
             // SAFETY: the kernel reads the 8-byte set that `block` returned.
             unsafe {

@@ -7,11 +7,10 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::calls::cover;
-use crate::map::mapping::{PAGE_BYTES, PLAIN};
-use crate::map::{known, open_pages};
-use crate::real::own;
-use crate::state;
+use crate::ground::real::own;
+use crate::ground::state;
+use crate::memory::pages::PAGE_BYTES;
+use crate::memory::{open_pages, resident};
 
 /// What a call does with memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,34 +38,6 @@ pub fn prepare() {
     ANSWERS.store(populate(page..page + PAGE_BYTES, Access::Read) == 0, Ordering::Relaxed);
 }
 
-/// Notes what is mapped now.
-pub fn note_all() {
-    // A mapped file may be shorter than its mapping.
-    let noted = folioswap_sys::maps::each(|range, protection, is_file| {
-        if protection & PLAIN == PLAIN && !is_file {
-            open_pages::add(&range);
-        }
-    });
-    if let Err(error) = noted {
-        state::say(&format!("the list of mappings cannot be read: {error}"));
-    }
-    known::keyed().iter().for_each(|range| open_pages::remove(&range));
-}
-
-/// Notes that a range may not be both readable and writable from now on, or that nothing may be mapped there.
-pub fn note_closed(range: &Range<usize>) {
-    if state::space().is_some() {
-        open_pages::remove(range);
-    }
-}
-
-/// Notes that all of a range is readable and writable.
-pub fn note_open(range: &Range<usize>) {
-    if state::space().is_some() {
-        open_pages::add(range);
-    }
-}
-
 /// Whether some of a range may not be accessible.
 pub fn is_doubtful(range: &Range<usize>) -> bool {
     !open_pages::has(range) && ANSWERS.load(Ordering::Relaxed)
@@ -88,7 +59,7 @@ fn may_access(pages: &Range<usize>, access: Access) -> bool {
         match populate(pages.clone(), access) {
             0 => return true,
             // Pages are not in RAM, or their content is lost.
-            libc::EFAULT => cover::bring_in(pages.start, pages.len()),
+            libc::EFAULT => resident::bring_in(pages.start, pages.len()),
             libc::EAGAIN | libc::EINTR => {}
             // What may be written or run may be read on this architecture, but is not populated so.
             libc::EINVAL if access == Access::Read && pages.len() == PAGE_BYTES => return is_readable(pages.start),
@@ -102,7 +73,7 @@ fn may_access(pages: &Range<usize>, access: Access) -> bool {
 fn is_readable(page: usize) -> bool {
     const NOTHING: usize = 99;
     (0..MOST_TRIES).any(|_| {
-        cover::bring_in(page, PAGE_BYTES);
+        resident::bring_in(page, PAGE_BYTES);
         state::keeping_errno(|| {
             // SAFETY: the kernel knows no such operation, so it changes nothing.
             unsafe { own!(libc::SYS_rt_sigprocmask, NOTHING, page, 0usize, 8usize) };

@@ -18,12 +18,12 @@ use folioswap_sys::memory::place_apart;
 use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
 
-use crate::alloc::heap::PRIVATE;
-use crate::calls::access::{self, Access};
-use crate::calls::size_limit;
-use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES};
-use crate::real::own;
-use crate::{guard, state};
+use crate::ground::heap::PRIVATE;
+use crate::ground::real::own;
+use crate::ground::{guard, state};
+use crate::memory::access::{self, Access};
+use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES};
+use crate::memory::{resident, size_limit};
 
 /// Whether the kernel pins the pages of the range during a transfer, as it does for O_DIRECT. Only such transfers need
 /// a cover in monitor mode: a buffer larger than the budget cannot be in RAM at once, and a pinned page must not be
@@ -70,16 +70,7 @@ pub fn exceeds_bounce(len: usize) -> bool {
 /// Faults in the managed part of a range.
 pub fn touch<T>(at: *const T, len: usize) {
     if needed(at as usize, len) {
-        bring_in(at as usize, len);
-    }
-}
-
-/// The same, also under a guard. The kernel refuses a range beyond all addresses as a whole.
-pub fn bring_in(addr: usize, len: usize) {
-    let is_possible = addr.checked_add(len).is_some_and(|end| end <= 1 << 47);
-    if let Some(space) = state::space().filter(|_| is_possible) {
-        let _guard = guard::enter();
-        state::keeping_errno(|| space.touch(addr, len));
+        resident::bring_in(at as usize, len);
     }
 }
 

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use folioswap_sys::memory::place_apart;
 
-use crate::map::mapping::{BLOCK_BYTES, PAGE_BYTES, PLAIN};
-use crate::real::own;
-use crate::state;
+use crate::ground::real::own;
+use crate::ground::state;
+use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES, PLAIN};
 
 /// Programs have no addresses from here on.
 const ADDRESSES_END: usize = 1 << 47;
@@ -159,6 +159,20 @@ pub fn remove(range: &Range<usize>) {
 /// Whether all pages that a range touches are known to be readable and writable.
 pub fn has(range: &Range<usize>) -> bool {
     range.end <= ADDRESSES_END && each(range, Absent::Stop, |word, run| Run::of(word.load(Ordering::Relaxed)).has(run))
+}
+
+/// Notes that a range may not be both readable and writable from now on, or that nothing may be mapped there.
+pub fn note_closed(range: &Range<usize>) {
+    if state::space().is_some() {
+        remove(range);
+    }
+}
+
+/// Notes that all of a range is readable and writable.
+pub fn note_open(range: &Range<usize>) {
+    if state::space().is_some() {
+        add(range);
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use folioswap::ExitStatus;
 use folioswap_sys::own_calls;
 
-use crate::calls::caught;
+use crate::ground::libc_call;
 
 /// The next definition of a name after this library's. `F` is its function pointer type.
 #[repr(C)]
@@ -48,7 +48,10 @@ impl<F: Copy> Real<F> {
         if found.is_null() {
             found = self.look_up();
             if found.is_null() {
-                crate::state::end(ExitStatus::Defect, &format!("the C library has no {}", self.name.to_string_lossy()));
+                crate::ground::state::end(
+                    ExitStatus::Defect,
+                    &format!("the C library has no {}", self.name.to_string_lossy()),
+                );
             }
         }
         // SAFETY: `F` is a function pointer type of the same size (asserted), and the declaration gives it this name's
@@ -75,13 +78,13 @@ pub fn look_up_all() {
         }
     }
     // SAFETY: a C string. Any thread may call dlsym.
-    caught::note_syscall(unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) });
+    libc_call::note_syscall(unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) });
 }
 
 /// Makes a system call by number, bypassing this library's own `syscall`. Returns -1 and sets errno on failure.
 macro_rules! kernel {
     ($number:expr $(, $argument:expr)* $(,)?) => {
-        $crate::real::raw($number, &[$($argument as usize),*])
+        $crate::ground::real::raw($number, &[$($argument as usize),*])
     };
 }
 pub(crate) use kernel;
@@ -95,24 +98,24 @@ pub unsafe fn raw(number: c_long, arguments: &[usize]) -> c_long {
     let mut all = [0; 6];
     all[..arguments.len()].copy_from_slice(arguments);
     let [a, b, c, d, e, f] = all;
-    if caught::SYSCALL.load(Ordering::Relaxed).is_null() {
+    if !libc_call::is_known() {
         // SAFETY: the caller upholds this function's own contract.
         let result = unsafe { instruction(number, &all) };
         if (-4095..0).contains(&result) {
-            crate::state::fail(-result as i32);
+            crate::ground::state::fail(-result as i32);
             return -1;
         }
         return result as c_long;
     }
     // SAFETY: the caller upholds this function's own contract.
-    unsafe { caught::folioswap_call(number, a, b, c, d, e, f) }
+    unsafe { libc_call::folioswap_call(number, a, b, c, d, e, f) }
 }
 
 /// Makes a system call of this library's own, which the program's seccomp filters exempt
 /// (`folioswap_sys::own_calls`). Otherwise as [`kernel`].
 macro_rules! own {
     ($number:expr $(, $argument:expr)* $(,)?) => {
-        $crate::real::own_raw($number, &[$($argument as usize),*])
+        $crate::ground::real::own_raw($number, &[$($argument as usize),*])
     };
 }
 pub(crate) use own;
@@ -131,7 +134,7 @@ pub unsafe fn own_raw(number: c_long, arguments: &[usize]) -> c_long {
     // SAFETY: the caller upholds this function's own contract.
     let result = unsafe { own_result(number, &all) };
     if result < 0 {
-        crate::state::fail(-result as i32);
+        crate::ground::state::fail(-result as i32);
         return -1;
     }
     result as c_long
@@ -144,7 +147,7 @@ pub unsafe fn own_raw(number: c_long, arguments: &[usize]) -> c_long {
 pub unsafe fn own_result(number: c_long, arguments: &[usize; 6]) -> isize {
     if own_calls::is_used() {
         // SAFETY: the caller upholds this function's own contract. The page is used.
-        crate::calls::dispatch::unseen(|| unsafe { own_calls::call(number, arguments) })
+        crate::ground::selector::unseen(|| unsafe { own_calls::call(number, arguments) })
     } else {
         // SAFETY: the caller upholds this function's own contract.
         unsafe { raw_result(number, arguments) }
@@ -156,11 +159,11 @@ pub unsafe fn own_result(number: c_long, arguments: &[usize; 6]) -> isize {
 /// # Safety
 /// As the system call.
 pub unsafe fn raw_result(number: c_long, arguments: &[usize; 6]) -> isize {
-    let kept = crate::state::errno();
+    let kept = crate::ground::state::errno();
     // SAFETY: the caller upholds this function's own contract.
     let result = unsafe { raw(number, arguments) };
-    let said = if result == -1 { -(crate::state::errno() as isize) } else { result as isize };
-    crate::state::fail(kept);
+    let said = if result == -1 { -(crate::ground::state::errno() as isize) } else { result as isize };
+    crate::ground::state::fail(kept);
     said
 }
 

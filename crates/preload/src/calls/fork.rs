@@ -18,15 +18,16 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use folioswap::{Arena, ExitStatus, Forking, RangeSet, RawSpace};
 use folioswap_sys::{c_thread, fault_stack, signals};
 
-use crate::alloc::{heap, huge};
-use crate::calls::access::{self, Access};
-use crate::calls::{aio, by_number, clones, dispatch, mirrored};
-use crate::export::{export, real};
-use crate::faults::{cleared, signal_stack, signals as caught, threads};
-use crate::map::{advice, known, mapping};
-use crate::real::kernel;
-use crate::state::{self, Phase};
-use crate::{ending, guard, start};
+use crate::alloc::huge;
+use crate::calls::{aio, mirrored};
+use crate::faults::{cleared, net, only_thread, ours, rseq, signal_stack, threads};
+use crate::ground::export::{export, real};
+use crate::ground::real::kernel;
+use crate::ground::state::{self, Phase};
+use crate::ground::{guard, heap, selector, waiting};
+use crate::map::{adopt, advice, footprint, managed};
+use crate::memory::access::{self, Access};
+use crate::memory::{known, pages};
 
 type Handler = Option<extern "C" fn()>;
 
@@ -61,7 +62,7 @@ export! {
 struct Fork {
     /// `None`: the engine has not started.
     resting: Option<Resting>,
-    _waiting: start::Waiting,
+    _waiting: waiting::Waiting,
     /// The C library's streams are locked, too.
     has_streams: bool,
     _guard: guard::Guard,
@@ -74,7 +75,7 @@ struct Resting {
     /// These three before the engine rests: who has them may wait for its threads.
     _words: cleared::Words,
     _one: mirrored::One,
-    _ending: clones::Ending,
+    _ending: only_thread::Ending,
     _beginning: MutexGuard<'static, ()>,
     _known: [MutexGuard<'static, RangeSet>; 6],
     _blocks: huge::Blocks,
@@ -99,7 +100,7 @@ fn rest(arena: &'static Arena, has_streams: bool) -> Resting {
     if has_streams {
         streams::lock();
     }
-    let (words, one, ending) = (cleared::words(), mirrored::one(), clones::ending());
+    let (words, one, ending) = (cleared::words(), mirrored::one(), only_thread::ending());
     let beginning = known::beginning();
     let forking = arena.prepare_fork();
     Resting {
@@ -123,7 +124,7 @@ extern "C" fn before() {
 
 /// The program's stack may be small.
 fn on_a_large_stack<R>(work: impl FnOnce() -> R) -> R {
-    dispatch::with_net_open(|| fault_stack::run(work))
+    selector::with_net_open(|| fault_stack::run(work))
 }
 
 fn rest_before(has_streams: bool) {
@@ -131,7 +132,7 @@ fn rest_before(has_streams: bool) {
     if state::phase() == Phase::Early {
         return;
     }
-    let waiting = start::waiting(); // no other thread starts the engine meanwhile
+    let waiting = waiting::waiting(); // no other thread starts the engine meanwhile
     let resting = state::arena().map(|arena| on_a_large_stack(|| rest(arena, has_streams)));
     if resting.is_some() {
         if has_streams {
@@ -171,11 +172,11 @@ fn go_on(resting: Resting, has_streams: bool) {
     }
     threads::begin_child(thread);
     cleared::begin_child();
-    by_number::hold_rseq();
+    rseq::hold();
     if state::direct() {
         signal_stack::hold_current();
     }
-    ending::begin_child();
+    footprint::begin_child();
     if let Some(space) = state::space() {
         set_apart(space);
     }
@@ -185,16 +186,17 @@ extern "C" fn child() {
     guard::begin_child();
     let Some(fork) = FORK.take() else { return };
     heap::release_in_child();
-    dispatch::forget();
-    start::begin_child();
+    net::forget();
+    adopt::begin_child();
+    waiting::note_process();
     let Fork { resting, _waiting: waiting, has_streams, _guard: guard } = ManuallyDrop::into_inner(fork);
     drop(waiting);
     if let Some(resting) = resting {
         on_a_large_stack(|| go_on(resting, has_streams));
     }
     drop(guard);
-    if caught::has_ours() {
-        dispatch::arm();
+    if ours::has_ours() {
+        net::arm();
     }
 }
 
@@ -228,7 +230,7 @@ fn set_apart(space: &RawSpace) {
         for part in known::guarded().remove(range.clone()) {
             // SAFETY: the program wants this memory to be zeroed in children.
             unsafe { kernel!(libc::SYS_madvise, part.start, part.len(), advice::MADV_GUARD_REMOVE) };
-            mapping::manage(space, part);
+            managed::manage(space, part);
         }
         // The kernel has wiped the rest.
         for part in space.managed_parts(range) {
@@ -244,8 +246,8 @@ const STACK_BYTES: usize = 32 << 10;
 /// Brings the next part of the stack in, as far as it is managed.
 fn touch_stack() {
     let here = 0u8;
-    let top = &raw const here as usize & !(mapping::PAGE_BYTES - 1);
-    let pages = (top - STACK_BYTES..top).step_by(mapping::PAGE_BYTES).rev();
+    let top = &raw const here as usize & !(pages::PAGE_BYTES - 1);
+    let pages = (top - STACK_BYTES..top).step_by(pages::PAGE_BYTES).rev();
     for page in pages.take_while(|&page| state::is_managed(page) && access::is_open(page, 1, Access::Write)) {
         // SAFETY: the program may write there, and nothing is changed. It may be no stack, but another thread's data.
         unsafe { AtomicU8::from_ptr(page as *mut u8) }.fetch_or(0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Signals during a caught call. [`dispatch`] makes it in the handler of SIGSYS. A handler of the
+//! Signals during a caught call. `calls::dispatch` makes it in the handler of SIGSYS. A handler of the
 //! program's that interrupted it there would run on top of it, on the signal stack, with a context not the program's.
 //!
 //! So such a signal is *deferred*: sent again, with all signals blocked until the handler of SIGSYS returns. Then the
@@ -9,16 +9,16 @@
 //! a program, which gets the mask.
 
 use std::ffi::{c_int, c_long};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, compiler_fence};
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{own_calls, sigbus, static_tls};
 use libc::ucontext_t;
 
-use crate::calls::{access, dispatch};
-use crate::faults::signal_stack;
-use crate::real::own;
-use crate::{guard, state};
+use crate::faults::{net, signal_stack};
+use crate::ground::real::own;
+use crate::ground::{guard, libc_call, state};
+use crate::memory::access;
 
 static_tls! {
     /// Where the context of the caught call lies that is being made. Zero: signals are not deferred.
@@ -26,37 +26,16 @@ static_tls! {
 }
 
 static_tls! {
-    /// The number plus one of a call that is refused.
-    static REFUSED: u64 = "folioswap_refused";
-}
-
-static_tls! {
     /// The number plus one of a caught call that may sleep.
     static SLEEPS: u64 = "folioswap_sleeps";
 }
-
-static_tls! {
-    /// Whether a signal was deferred, and whether the call was refused.
-    static STATE: (bool, bool) = "folioswap_deferred";
-}
-
-/// The C library's `syscall`, and its instruction; zero if that is not known.
-pub static SYSCALL: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
-static INSTRUCTION: AtomicUsize = AtomicUsize::new(0);
 
 /// A stack pointer this far below the context is the caught call's.
 const DEEPEST_BYTES: usize = 64 << 10;
 /// What the C library's return from a handler takes up to its call.
 const RETURN_BYTES: usize = 8;
-const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
-/// `mov rax, rdi`.
-const TAKES_NUMBER: [u8; 3] = [0x48, 0x89, 0xf8];
-const MAKES_CALL: [u8; 2] = [0x0f, 0x05];
-/// `mov r9, [rsp+8]`, the last argument.
-const TAKES_LAST: [u8; 5] = [0x4c, 0x8b, 0x4c, 0x24, 0x08];
 
-// The handler of SIGSYS notes its context in `CAUGHT`. The second function is `syscall`, but for a call that is
-// refused. Until the C library makes the call, the stack pointer is as at the beginning of both.
+// The handler of SIGSYS notes its context in `CAUGHT`.
 std::arch::global_asm!(
     ".pushsection .text",
     ".balign 16",
@@ -77,69 +56,14 @@ std::arch::global_asm!(
     "ret",
     ".cfi_endproc",
     "folioswap_on_call_end:",
-    ".hidden folioswap_call",
-    ".globl folioswap_call",
-    ".hidden folioswap_interrupted",
-    ".globl folioswap_interrupted",
-    "folioswap_call:",
-    ".cfi_startproc",
-    "mov rax, qword ptr [rip + folioswap_refused@GOTTPOFF]",
-    "mov rax, qword ptr fs:[rax]",
-    "dec rax",
-    "cmp rax, rdi",
-    "je 2f",
-    "jmp qword ptr [rip + {syscall}]",
-    "2: jmp {refuse}",
-    "folioswap_interrupted: jmp {interrupted}",
-    ".cfi_endproc",
     ".popsection",
     entry = sym sigbus::syscall_entry,
-    syscall = sym SYSCALL,
-    refuse = sym refuse,
-    interrupted = sym interrupted,
 );
 
 unsafe extern "C" {
     /// The handler of SIGSYS.
     pub fn folioswap_on_call(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void);
     static folioswap_on_call_end: u8;
-    /// Makes a call by the C library's `syscall`, once that is known.
-    pub fn folioswap_call(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
-    static folioswap_interrupted: u8;
-}
-
-/// Notes the C library's `syscall`. Its code is known: it takes the number, then the words, and makes the call.
-pub fn note_syscall(found: *mut libc::c_void) {
-    SYSCALL.store(found, Ordering::Relaxed);
-    if found.is_null() {
-        return;
-    }
-    // SAFETY: the function's code is longer than this.
-    let code = unsafe { std::slice::from_raw_parts(found as *const u8, 32) };
-    let rest = code.strip_prefix(&ENDBR64).unwrap_or(code);
-    let is_known = rest.starts_with(&TAKES_NUMBER);
-    let call = [&TAKES_LAST[..], &MAKES_CALL].concat();
-    if let Some(at) = code.windows(call.len()).position(|part| part == call).filter(|_| is_known) {
-        INSTRUCTION.store(found as usize + at + TAKES_LAST.len(), Ordering::Relaxed);
-    }
-}
-
-extern "C" fn interrupted() -> c_long {
-    STATE.set((STATE.get().0, true));
-    state::fail(libc::EINTR);
-    -1
-}
-
-/// Refuses a call, but for one of this library's own.
-unsafe extern "C" fn refuse(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
-    if !guard::inside() {
-        return interrupted();
-    }
-    type Syscall = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
-    // SAFETY: the C library's `syscall` has this type. The caller's call.
-    unsafe {
-        std::mem::transmute::<*mut libc::c_void, Syscall>(SYSCALL.load(Ordering::Relaxed))(number, a, b, c, d, e, f)
-    }
 }
 
 /// The result of a call that a signal has ended, or kept from being made.
@@ -147,31 +71,28 @@ pub const INTERRUPTED: isize = -(libc::EINTR as isize);
 
 /// Makes a caught call. Returns its result, and whether the program is to make it again if that is [`INTERRUPTED`].
 pub fn during(number: c_long, words: &[usize; 6], call: impl FnOnce() -> Option<isize>) -> (Option<isize>, bool) {
-    if keeps_mask(number, words) || INSTRUCTION.load(Ordering::Relaxed) == 0 {
+    if keeps_mask(number, words) || !libc_call::has_instruction() {
         CAUGHT.set(0);
     }
     SLEEPS.set(if sleeps(number) { number as u64 + 1 } else { 0 });
     compiler_fence(Ordering::SeqCst);
     // A signal that came before this is handled first.
-    let result = match STATE.get() {
-        (true, _) => {
-            STATE.set((true, true));
-            Some(INTERRUPTED)
-        }
-        _ => call(),
+    let result = if libc_call::is_deferred() {
+        libc_call::note_refused();
+        Some(INTERRUPTED)
+    } else {
+        call()
     };
     SLEEPS.set(0);
     compiler_fence(Ordering::SeqCst);
-    REFUSED.set(0);
-    (result, STATE.replace((false, false)).1)
+    (result, libc_call::end_refusal())
 }
 
 /// From here on, code of the program's runs: signals are not deferred.
 pub fn forget() {
     CAUGHT.set(0);
     SLEEPS.set(0);
-    REFUSED.set(0);
-    STATE.set((false, false));
+    libc_call::end_refusal();
 }
 
 fn places(context: &ucontext_t) -> [usize; 2] {
@@ -182,7 +103,7 @@ fn places(context: &ucontext_t) -> [usize; 2] {
 pub fn is_in(context: &ucontext_t) -> bool {
     let [at, pointer] = places(context);
     let entry = folioswap_on_call as *const () as usize..&raw const folioswap_on_call_end as usize;
-    let returns = dispatch::restorer();
+    let returns = net::restorer();
     let is_within = CAUGHT.get() != 0 && CAUGHT.get().wrapping_sub(pointer) < DEEPEST_BYTES;
     let is_returning =
         (returns..returns + RETURN_BYTES).contains(&at) && signal_stack::is_on(&context.uc_stack, pointer);
@@ -219,26 +140,9 @@ pub unsafe fn defer(signal: c_int, about: Option<*const libc::siginfo_t>, contex
     if sent {
         // SAFETY: the kernel's set has 8 bytes.
         unsafe { *(&raw mut context.uc_sigmask).cast::<u64>() |= all };
-        interrupt(context);
+        libc_call::refuse_next(SLEEPS.get(), context);
     }
     sent
-}
-
-/// Has a call that may sleep refused, if it is not made yet.
-fn interrupt(context: &mut ucontext_t) {
-    STATE.set((true, STATE.get().1));
-    REFUSED.set(SLEEPS.get());
-    let [at, _] = places(context);
-    let syscall = SYSCALL.load(Ordering::Relaxed) as usize;
-    let in_own = (folioswap_call as *const () as usize..&raw const folioswap_interrupted as usize).contains(&at);
-    if !in_own && !(syscall..=INSTRUCTION.load(Ordering::Relaxed)).contains(&at) {
-        return;
-    }
-    let has_number = !in_own && at != syscall && at != syscall + ENDBR64.len();
-    let number = context.uc_mcontext.gregs[if has_number { libc::REG_RAX } else { libc::REG_RDI } as usize];
-    if number as u64 + 1 == REFUSED.get() {
-        context.uc_mcontext.gregs[libc::REG_RIP as usize] = &raw const folioswap_interrupted as i64;
-    }
 }
 
 /// Whether a call is made with the mask as it is: one that sets another while it waits, or that executes a program.

@@ -1,0 +1,35 @@
+//! mmap and munmap under their names. What they do is in [`mapping`].
+
+use std::ffi::{c_int, c_void};
+
+use crate::calls::rings;
+use crate::ground::export::export;
+use crate::ground::state;
+use crate::map::mapping;
+
+export! {
+    fn mmap(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
+        state::as_the_kernel(|| {
+            // SAFETY: passes the caller's arguments on unchanged.
+            let mapped = unsafe { mapping::map(addr, len, access, flags, fd, offset) };
+            if fd >= 0 && mapped != libc::MAP_FAILED && state::space().is_some() {
+                rings::note_mapped(fd, offset, mapped as usize);
+            }
+            mapped
+        })
+    }
+}
+
+export! {
+    fn mmap64(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
+        // SAFETY: passes the caller's arguments on unchanged.
+        unsafe { mmap(addr, len, access, flags, fd, offset) }
+    }
+}
+
+export! {
+    fn munmap(addr: *mut c_void, len: usize) -> c_int {
+        // SAFETY: passes the caller's arguments on unchanged.
+        unsafe { mapping::unmap(addr, len) }
+    }
+}

@@ -1,0 +1,14 @@
+//! What all else in this library stands on: its phase, the functions of the C library and the ways to the kernel, the
+//! guard, and its own heaps. It knows neither the program's memory nor its calls.
+
+pub mod c_library;
+pub mod counters;
+pub mod depth;
+pub mod export;
+pub mod guard;
+pub mod heap;
+pub mod libc_call;
+pub mod real;
+pub mod selector;
+pub mod state;
+pub mod waiting;

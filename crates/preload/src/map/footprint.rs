@@ -1,0 +1,94 @@
+//! What a process has in RAM beside its managed memory, so that `run` can report it.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use folioswap::{ProcessMemory, RawSpace};
+use folioswap_sys::own_calls;
+use folioswap_sys::resident::{self, Resident};
+
+use crate::ground::real::own;
+use crate::ground::state::{self, Phase};
+use crate::ground::{counters, guard, waiting};
+use crate::map::adopt;
+use crate::memory::known;
+
+/// How much is unmapped between two looks at the process's memory.
+const LARGE: usize = 8 << 20;
+
+/// Memory in RAM from which on a process is recorded that has run without the engine. `run` has nothing to say of less.
+const LITTLE: u64 = 16 << 20;
+
+/// The highest unmanaged memory seen so far, and the shared memory in it.
+static OUTSIDE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// Samples what is in RAM now.
+fn look(managed: u64) -> Option<Resident> {
+    let resident = Resident::now()?;
+    let kept = if adopt::is_later() { known::ordinary_bytes() as u64 } else { 0 }; // there is room for it
+    let outside = (resident.anonymous + resident.shared).saturating_sub(managed + kept);
+    if OUTSIDE[0].fetch_max(outside, Ordering::Relaxed) < outside {
+        OUTSIDE[1].store(resident.shared, Ordering::Relaxed);
+    }
+    Some(resident)
+}
+
+/// Managed memory in RAM.
+fn managed() -> u64 {
+    state::space().map_or(0, RawSpace::resident_bytes)
+}
+
+/// Called in a forked child: what was seen is its parent's.
+pub fn begin_child() {
+    OUTSIDE.iter().for_each(|seen| seen.store(0, Ordering::Relaxed));
+}
+
+/// Called before unmanaged memory of the program's is unmapped, which would not be seen at the end.
+pub fn before_unmapping(len: usize) {
+    static UNMAPPED: AtomicUsize = AtomicUsize::new(0);
+    if counters::get().is_some() && !own_calls::is_used() && UNMAPPED.fetch_add(len, Ordering::Relaxed) + len >= LARGE {
+        UNMAPPED.store(0, Ordering::Relaxed);
+        let _guard = guard::enter();
+        look(managed());
+    }
+}
+
+/// Records the memory now: soon the program's filter may refuse to open files.
+pub fn before_filter() {
+    if !own_calls::is_used() {
+        record();
+    }
+}
+
+/// The most memory that this process had in RAM.
+fn peak() -> u64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel fills in the structure, which is valid as zeros, too.
+    unsafe {
+        own!(libc::SYS_getrusage, libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init().ru_maxrss as u64 * 1024
+    }
+}
+
+/// Records the process as it is at its end.
+pub fn record() {
+    if state::phase() == Phase::Waiting
+        && peak() > LITTLE
+        && let Some(counters) = waiting::counters()
+    {
+        counters::note_in(counters);
+    }
+    let (Some(counters), Phase::Managed | Phase::Waiting) = (counters::get(), state::phase()) else { return };
+    if own_calls::is_used() {
+        return; // recorded before
+    }
+    let _guard = guard::enter();
+    let managed = managed();
+    let Some(Resident { peak, .. }) = look(managed) else { return };
+    let [outside, shared] = [0, 1].map(|at: usize| OUTSIDE[at].load(Ordering::Relaxed));
+    let of_files = if outside > LITTLE { resident::of_files("self").unwrap_or(0) } else { 0 };
+    let mut name = [0; 16];
+    let comm = std::fs::read("/proc/self/comm").unwrap_or_default();
+    name.iter_mut().zip(comm.trim_ascii_end().iter().take(15)).for_each(|(place, byte)| *place = *byte);
+    let pid = std::process::id().into();
+    counters.note_end(&ProcessMemory { pid, name, peak, managed, outside, shared, of_files });
+}

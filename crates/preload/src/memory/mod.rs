@@ -1,0 +1,10 @@
+//! What is known of the program's memory, and the covers that make it ready for the kernel.
+
+pub mod access;
+pub mod cover;
+pub mod key_rights;
+pub mod known;
+pub mod open_pages;
+pub mod pages;
+pub mod resident;
+pub mod size_limit;
