@@ -1,10 +1,12 @@
 // EXPECT: exit 0, last line "ok"
-/* The engine's threads read and write by rings of their own, where the kernel has io_uring. */
+/* The engine's threads read and write by rings of their own, where the kernel has io_uring. These do not lie where the
+ * program has just unmapped something: it may map that again. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,6 +23,20 @@ static int has_ring(const char *folder) {
     return found;
 }
 
+enum { NR_HOLES = 8, PAGE = 4096 };
+
+/* Whether a ring is mapped at this address. */
+static int has_ring_at(const char *addr) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    int found = 0;
+    char line[512];
+    while (fgets(line, sizeof line, maps)) {
+        found |= strtoul(line, NULL, 16) == (unsigned long)addr && strstr(line, "io_uring");
+    }
+    fclose(maps);
+    return found;
+}
+
 int main(void) {
     char params[256] = {0};
     int ring = syscall(SYS_io_uring_setup, 1, params);
@@ -28,7 +44,10 @@ int main(void) {
     close(ring);
     if (!getenv("LD_PRELOAD")) return puts("ok"), 0;
     size_t size = 300 << 20;
-    char *bytes = malloc(size);
+    char *bytes = malloc(size), *left[NR_HOLES];
+    /* The places that the kernel would choose next. */
+    for (int i = 0; i < NR_HOLES; i++) left[i] = mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int i = 0; i < NR_HOLES; i++) munmap(left[i], PAGE);
     memset(bytes, 1, size);
     int found = 0;
     DIR *threads = opendir("/proc/self/task");
@@ -37,6 +56,8 @@ int main(void) {
         snprintf(folder, sizeof folder, "/proc/self/task/%s/fd", thread->d_name);
         found |= has_ring(folder);
     }
+    for (int i = 0; i < NR_HOLES; i++)
+        if (has_ring_at(left[i])) return puts("a ring is in a hole"), 1;
     puts(found ? "ok" : "no thread of the engine has a ring");
     return !found;
 }

@@ -274,12 +274,13 @@ fn maps_zeros(access: c_int, flags: c_int, fd: c_int, offset: i64) -> bool {
 }
 
 /// Maps something of the engine's, not where the program has just unmapped something and may map again. Some files
-/// choose the place themselves, as that of a ring does, and refuse any other.
-fn map_apart(len: usize, map: impl Fn(*mut c_void) -> *mut c_void) -> *mut c_void {
-    match map(without_provenance_mut(place_apart(pages(len)))) {
-        libc::MAP_FAILED => map(null_mut()),
-        mapped => mapped,
-    }
+/// choose the place themselves, as that of a ring does, and refuse any other. MAP_32BIT keeps them to low addresses,
+/// which programs leave to the kernel.
+fn map_apart(len: usize, map: impl Fn(*mut c_void, c_int) -> *mut c_void) -> *mut c_void {
+    let place = without_provenance_mut(place_apart(pages(len)));
+    let tries = [(place, 0), (null_mut(), libc::MAP_32BIT), (null_mut(), 0)];
+    let mapped = tries.into_iter().map(|(place, flags)| map(place, flags));
+    mapped.into_iter().find(|&mapped| mapped != libc::MAP_FAILED).unwrap_or(libc::MAP_FAILED)
 }
 
 /// Maps memory as the program asks.
@@ -297,8 +298,8 @@ pub unsafe fn map(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd
         }
         let Some(space) = state::space().filter(|_| !guard::inside()) else {
             // SAFETY: passes the caller's arguments on.
-            let map = |addr| unsafe { kernel_mmap(addr, len, access, flags, fd, offset) };
-            let mapped = if addr.is_null() && guard::inside() { map_apart(len, map) } else { map(addr) };
+            let map = |addr, more| unsafe { kernel_mmap(addr, len, access, flags | more, fd, offset) };
+            let mapped = if addr.is_null() && guard::inside() { map_apart(len, map) } else { map(addr, 0) };
             if state::phase() == Phase::Waiting && !guard::inside() && mapped != libc::MAP_FAILED {
                 note_while_waiting(mapped as usize..mapped as usize + pages(len), access, flags);
             }
