@@ -253,7 +253,6 @@ fn start() -> io::Result<&'static Keeper> {
     }));
     if !seat::are_inherited() {
         keeper.begin()?;
-        seat::make_model()?;
     }
     Ok(keeper)
 }
@@ -324,6 +323,7 @@ impl Keeper {
         }
         let body = move || {
             INSIDE.set(true);
+            seat::leave_model();
             let left = leave_table(&kept, has_copy);
             let has_left = left.is_ok();
             said[0].store(

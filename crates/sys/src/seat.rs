@@ -1,12 +1,12 @@
 //! The engine's threads. Each has a *seat*: a stack of the engine's own, on top of which the C library keeps what it
 //! needs for the thread (thread-local storage and the like).
 //!
-//! The C library starts only the first of them, while the program has not begun: it takes memory from the program's
+//! The C library starts only the first of them, before the program begins: it takes memory from the program's
 //! allocator, which later may be locked by a thread that waits for a fault. All others are started by a system call,
-//! which takes no lock and no memory of either. One of the first ends at once and leaves its seat as it is, the *model*
-//! of which each further seat is a copy. A forked child has none of its parent's threads, but a copy of each seat, and
-//! starts its threads there. The C library knows of no thread that a system call has started; in a child it has
-//! forgotten those on stacks that are not its own. So nobody else uses the seats.
+//! which takes no lock and no memory of either. Before it does anything, the first thread leaves a copy of its seat,
+//! the *model*, of which each further seat is a copy. A forked child has none of its parent's threads, but a copy of
+//! each seat, and starts its threads there. The C library knows of no thread that a system call has started; in a child
+//! it has forgotten those on stacks that are not its own. So nobody else uses the seats.
 //!
 //! **Locking.** None. A seat belongs to who has changed its state from free or inherited.
 
@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::c_thread::{HAS_RECORDS, counted_threads, cpu_offset, id_offset, own_record};
+use crate::c_thread::{counted_threads, cpu_offset, id_offset, own_record};
 use crate::memory::{PAGE_BYTES, Reservation, unmap};
 use crate::sigbus::is_fronted;
 use crate::signals::{self, BLOCKED, Blocked, bit};
@@ -32,7 +32,7 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 /// A thread had it that is no more: the parent's, or one that a system call had started.
 const INHERITED: u32 = 2;
-/// Its thread has ended, and others are copies of it.
+/// No thread has it, and others are copies of it.
 const MODEL: u32 = 3;
 
 /// Bytes of the kernel's name of a thread, with the NUL.
@@ -41,7 +41,7 @@ const NAME_BYTES: usize = 16;
 /// Larger stacks are tried if the C library keeps much on them.
 const MOST_STACK_BYTES: usize = 64 << 20;
 
-/// Bytes of the model's stack.
+/// Bytes of a copy's stack.
 const STACK_BYTES: usize = 256 << 10;
 
 /// How long a thread is waited for before it is looked at again.
@@ -145,34 +145,28 @@ pub(crate) fn spawn(name: &str, stack_bytes: usize, body: Body) -> io::Result<Th
     }
 }
 
-/// Makes the model. Until then, and with another C library than glibc, threads are started by the C library.
-///
-/// # Errors
-/// As [`spawn`].
-pub(crate) fn make_model() -> io::Result<()> {
-    if !HAS_RECORDS || used().iter().any(|seat| seat.state.load(Ordering::Relaxed) == MODEL) {
-        return Ok(());
+/// In the first thread, before it does anything that leaves traces in its thread-local storage: makes the model.
+pub(crate) fn leave_model() {
+    let thread = signals::thread_id();
+    let has_record = |seat: &&Seat| seat.record.load(Ordering::Acquire) != 0;
+    let own = used().iter().filter(has_record).find(|seat| seat.thread.load(Ordering::Relaxed) == thread);
+    if used().iter().all(|seat| seat.state.load(Ordering::Relaxed) != MODEL)
+        && let Some(place) = own.and_then(|own| take_copy_of(own).ok())
+    {
+        SEATS[place].state.store(MODEL, Ordering::Release);
     }
-    let _blocked = block_for_new_thread();
-    // SAFETY: ends the calling thread, whose stack and storage nobody needs to drop.
-    let leave = || _ = unsafe { libc::syscall(libc::SYS_exit, 0) };
-    let thread = begin("folioswap-model", STACK_BYTES, Box::new(leave))?;
-    SEATS[thread.place].state.store(MODEL, Ordering::Release);
-    std::mem::forget(thread); // the C library would free what is on its stack
-    Ok(())
 }
 
-/// Takes a new seat that is a copy of the model. `None`: there is no model.
+/// Takes a new seat that is a copy of the model. `None`: there is no model, as with another C library than glibc.
 fn copy_model() -> io::Result<Option<usize>> {
     let Some(model) = used().iter().find(|seat| seat.state.load(Ordering::Acquire) == MODEL) else { return Ok(None) };
-    model.wait_until_empty();
-    if model.id_at.load(Ordering::Relaxed) == 0 {
-        return Ok(None); // when its thread ends is not known
-    }
+    take_copy_of(model).map(Some)
+}
+
+fn take_copy_of(seat: &Seat) -> io::Result<usize> {
     let place = (0..MOST).find_map(|_| take_free()).ok_or_else(too_many)?;
-    let copied = SEATS[place].become_copy_of(model);
-    let give_back = |_: &io::Error| SEATS[place].state.store(FREE, Ordering::Release);
-    copied.map(|()| Some(place)).inspect_err(give_back)
+    let copied = SEATS[place].become_copy_of(seat);
+    copied.map(|()| place).inspect_err(|_| SEATS[place].state.store(FREE, Ordering::Release))
 }
 
 /// Starts a thread with a copy of the caller's table of descriptors, in an inherited seat.
@@ -286,37 +280,26 @@ impl Seat {
         }
     }
 
-    /// Waits for the end of the model's thread: then the kernel clears its id.
-    fn wait_until_empty(&self) {
-        while self.record.load(Ordering::Acquire) == 0 {
-            futex::sleep(POLL_INTERVAL / 20);
-        }
-        let id_at = self.id_at.load(Ordering::Relaxed);
-        // SAFETY: the id in the C library's record of the thread, which nobody frees.
-        while id_at != 0 && unsafe { (id_at as *const u32).read_volatile() } != 0 {
-            futex::sleep(POLL_INTERVAL / 20);
-        }
-        self.thread.store(0, Ordering::Relaxed);
-    }
-
-    /// Makes this seat, which has no stack, a copy of one that is empty: all from where a new thread's stack begins.
-    /// Words that name an address there get the address in the copy.
-    fn become_copy_of(&self, model: &Seat) -> io::Result<()> {
-        let [start, len] = [&model.stack[0], &model.stack[1]].map(|part| part.load(Ordering::Relaxed));
-        let stack = Reservation::apart(len, PAGE_BYTES)?;
-        stack.protect_rw(stack.addr() + PAGE_BYTES..stack.range().end)?;
-        let moved = |addr: usize| addr - start + stack.addr();
-        let top = model.top.load(Ordering::Relaxed);
-        for at in (top..start + len).step_by(size_of::<usize>()) {
-            // SAFETY: aligned words of two stacks of this length, on which no thread runs.
+    /// Gives this seat a stack, and on it a copy of what another one has from where a new thread's stack begins. Words
+    /// that name an address there get the address in the copy.
+    fn become_copy_of(&self, other: &Seat) -> io::Result<()> {
+        let [start, len] = [&other.stack[0], &other.stack[1]].map(|part| part.load(Ordering::Relaxed));
+        let (top, end) = (other.top.load(Ordering::Relaxed), start + len);
+        let stack = Reservation::apart(STACK_BYTES + PAGE_BYTES, PAGE_BYTES)?;
+        stack.protect_rw(stack.addr() + PAGE_BYTES..stack.range().end)?; // the first page guards it
+        let moved = |addr: usize| addr - start + stack.range().end - len;
+        for at in (top..end).step_by(size_of::<usize>()) {
+            // SAFETY: aligned words of two stacks. Nothing changes those of the other one, and no thread runs on this.
             unsafe {
-                let word = (at as *const usize).read();
-                let copied = if (start..start + len).contains(&word) { moved(word) } else { word };
-                (moved(at) as *mut usize).write(copied);
+                match (at as *const usize).read() {
+                    0 => {} // as the new stack is, where it was not touched
+                    word if (start..end).contains(&word) => (moved(at) as *mut usize).write(moved(word)),
+                    word => (moved(at) as *mut usize).write(word),
+                }
             }
         }
-        let parts = [(&self.id_at, &model.id_at), (&self.cpu_at, &model.cpu_at), (&self.top, &model.top)];
-        for (to, from) in parts.into_iter().chain([(&self.record, &model.record)]) {
+        let parts = [(&self.id_at, &other.id_at), (&self.cpu_at, &other.cpu_at), (&self.top, &other.top)];
+        for (to, from) in parts.into_iter().chain([(&self.record, &other.record)]) {
             let addr = from.load(Ordering::Relaxed);
             to.store(if addr == 0 { 0 } else { moved(addr) }, Ordering::Relaxed);
         }
