@@ -9,6 +9,7 @@ their address space, and a process stuck in a fault could block us.
 import ctypes
 import os
 import re
+import resource
 import signal
 import subprocess
 import time
@@ -170,6 +171,12 @@ def print_tail(log_path):
     print(f"  (log: {log_path})", flush=True)
 
 
+def cpu_seconds():
+    """The CPU time of all children that have ended and were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 class Run:
     """A run of steps within one time budget."""
 
@@ -205,19 +212,20 @@ class Run:
             return
         limit_s = min(step.limit_s, left_s)
         log_path = os.path.join(self.log_dir, re.sub(r"[^a-z0-9]+", "-", step.name.lower()).strip("-") + ".log")
-        start = time.monotonic()
+        start, before_s = time.monotonic(), cpu_seconds()
         try:
             status, leftovers = run_bounded(step.command, limit_s, log_path, self.root, {**os.environ, **PLAIN, **step.env})
         except OSError as error:
             self.total.failed += 1
             print(f"FAILED   {step.name}: {error}", flush=True)
             return
-        self.report(step, status, limit_s, time.monotonic() - start, log_path)
+        took_s = time.monotonic() - start
+        self.report(step, status, limit_s, (took_s, (cpu_seconds() - before_s) / took_s), log_path)
         if leftovers:
             print("  left behind and killed: " + ", ".join(leftovers), flush=True)
 
-    def report(self, step, status, limit_s, took_s, log_path):
-        """Prints one line for a step, and the end of its log if it failed."""
+    def report(self, step, status, limit_s, took, log_path):
+        """Prints one line for a step, and the end of its log if it failed. `took`: seconds, and how many CPUs were busy."""
         with open(log_path, encoding="utf-8", errors="replace") as log:
             text = log.read(LOG_LIMIT_BYTES)
         panicked = panics(text, step.may_panic)
@@ -225,14 +233,15 @@ class Run:
         self.total.passed += counts.passed
         self.total.failed += counts.failed
         self.total.skips += counts.skips
+        took = f"{took[0]:.1f} s, {took[1]:.1f} CPUs"
         what = f"{counts.passed} passed" + (f", {counts.failed} failed" if counts.failed else "")
         if counts.failed == 0:
             self.passed_steps.add(step.name)
-            print(f"ok       {step.name}: {what} ({took_s:.1f} s)", flush=True)
+            print(f"ok       {step.name}: {what} ({took})", flush=True)
         else:
             why = f"over its limit of {limit_s} s" if status is None else f"exit status {status}"
             why += f"; it says: {panicked[0].strip()}" if panicked else ""
-            print(f"FAILED   {step.name}: {what}; {why} ({took_s:.1f} s)", flush=True)
+            print(f"FAILED   {step.name}: {what}; {why} ({took})", flush=True)
             print_tail(log_path)
         for reason in counts.skips:
             print(f"  skipped: {reason}", flush=True)
