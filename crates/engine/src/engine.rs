@@ -26,6 +26,7 @@ use crate::state::compactor::Compactor;
 use crate::state::faults::Faults;
 use crate::state::policy::Policy;
 use crate::state::reclaim::Reclaim;
+use crate::swap::info;
 use crate::swap::space::SwapSpace;
 
 /// The engine of one arena.
@@ -166,6 +167,6 @@ impl Engine {
 
     /// Metadata in use, in bytes: folio table, zones, and the slot records of the devices.
     pub fn metadata_bytes(&self) -> usize {
-        self.table().bytes() + self.ram().zones().bytes() + self.swap().metadata_bytes()
+        self.table().bytes() + self.ram().zones().bytes() + info::metadata_bytes(self.swap().devices())
     }
 }

@@ -78,4 +78,4 @@ pub use state::compactor::CompactionMeans;
 #[doc(hidden)]
 pub use swap::attached::Frees;
 pub use swap::health::{DeviceErrors, DeviceState};
-pub use swap::space::DeviceInfo;
+pub use swap::info::DeviceInfo;

@@ -26,6 +26,7 @@ use crate::manage::hand_over;
 use crate::manage::pages;
 use crate::manage::remap::{self, Relocation};
 use crate::memory::table::{BLOCK_BYTES, blocks_of, pages_in};
+use crate::swap::info;
 
 /// Blocks whose wish is noted in one go.
 const WISHES: usize = 64;
@@ -144,7 +145,8 @@ impl RawSpace {
     pub fn resident_bytes(&self) -> u64 {
         let _blocked = signals::block_all();
         let _pass = self.engine.gate().enter(signals::thread_id());
-        (self.engine.ram().zones().populated() * PAGE_SIZE) as u64 + self.engine.swap().most_bytes_in_ram()
+        (self.engine.ram().zones().populated() * PAGE_SIZE) as u64
+            + info::most_bytes_in_ram(self.engine.swap().devices())
     }
 
     /// The budget in bytes.

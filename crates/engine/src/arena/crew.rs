@@ -187,7 +187,7 @@ impl Crew {
     /// Starts the threads that compress, if a device does, memory has run short, and they are not running yet.
     pub fn compress(&self) {
         let engine = &self.engine;
-        if !engine.swap().compresses()
+        if !engine.swap().devices().compresses()
             || !self.works.load(Ordering::SeqCst)
             || self.compresses.swap(true, Ordering::SeqCst)
         {

@@ -92,6 +92,9 @@ impl Running {
                 Err(error) => opened.push(Err(error)),
             }
         }
-        opened.into_iter().filter_map(|device| device.and_then(|device| swap.add_or_refuse(device)).err()).collect()
+        opened
+            .into_iter()
+            .filter_map(|device| device.and_then(|device| swap.devices().add_or_refuse(device)).err())
+            .collect()
     }
 }

@@ -52,7 +52,8 @@ use crate::state::compactor::Compactor;
 use crate::state::faults::Faults;
 use crate::state::policy::Policy;
 use crate::swap::attached::{DEVICE_SHIFT, Layout};
-use crate::swap::space::{DeviceInfo, SwapSpace};
+use crate::swap::info::{self, DeviceInfo};
+use crate::swap::space::SwapSpace;
 
 /// How long [`Arena::set_memory`] waits for folios to leave RAM.
 const SHRINK_PATIENCE: Duration = Duration::from_secs(10);
@@ -457,7 +458,7 @@ impl Arena {
         self.running.flush_slots();
         let _blocked = signals::block_all();
         let _pass = self.running.engine.gate().enter(signals::thread_id());
-        self.running.engine.swap().devices()
+        info::all(self.running.engine.swap().devices())
     }
 
     /// Adds a swap device while running, a [`DeviceSpec`](crate::DeviceSpec) or a [`SwapDevice`]. Without a priority it
@@ -467,7 +468,10 @@ impl Arena {
     /// As [`ArenaBuilder::build`] for the device; [`Error::TooManyDevices`].
     pub fn add_device(&self, device: &(impl Clone + Into<SwapDevice>)) -> Result<(), Error> {
         let engine = &self.running.engine;
-        engine.swap().add_or_refuse(device::open(&device.clone().into(), engine.swap().topology())?)?;
+        engine
+            .swap()
+            .devices()
+            .add_or_refuse(device::open(&device.clone().into(), engine.swap().devices().topology())?)?;
         engine.swap().slot_work().evacuate(); // a failing device may have content for which there is room now
         self.running.crew.compress();
         Ok(())

@@ -109,7 +109,7 @@ impl Block<'_> {
         let first = self.folio(0).slot().filter(|slot| slot.index().is_multiple_of(BLOCK_PAGES))?;
         let nr_pages = self.order().nr_pages();
         let in_place = |(index, folio): (usize, &Folio)| {
-            folio.slot().is_some_and(|slot| self.swap().follows(slot, first, index * nr_pages))
+            folio.slot().is_some_and(|slot| self.swap().devices().follows(slot, first, index * nr_pages))
         };
         self.folios().iter().enumerate().all(in_place).then_some(first)
     }
@@ -138,7 +138,9 @@ impl Block<'_> {
                 State::Empty => part.fill(0),
                 State::Standby(_) => part.copy_from_slice(self.ram().frames().at_home(self, index)),
                 State::Swapped(slot) => match swapped.last_mut() {
-                    Some(run) if run.pages.end == start && self.swap().follows(slot, run.slot, run.pages.len()) => {
+                    Some(run)
+                        if run.pages.end == start && self.swap().devices().follows(slot, run.slot, run.pages.len()) =>
+                    {
                         run.pages.end = end
                     }
                     _ => swapped.push(SlotRun { slot, pages: start..end }),
@@ -190,11 +192,11 @@ impl Block<'_> {
         let mut found: Option<SlotRun> = None;
         for index in self.index_of(page)..self.nr_folios() {
             let slot = match self.state(index) {
-                State::Swapped(slot) if self.swap().device_of(slot) == device => Some(slot),
+                State::Swapped(slot) if self.swap().devices().device_of(slot) == device => Some(slot),
                 _ => None,
             };
             match (&mut found, slot) {
-                (Some(run), Some(slot)) if self.swap().follows(slot, run.slot, run.pages.len()) => {
+                (Some(run), Some(slot)) if self.swap().devices().follows(slot, run.slot, run.pages.len()) => {
                     run.pages.end += nr_pages
                 }
                 (Some(_), _) => break,

@@ -139,7 +139,7 @@ impl Block<'_> {
                 continue;
             };
             let follows = |&(at, place): &(usize, &Option<SlotId>)| {
-                place.is_some_and(|place| self.swap().follows(place, slot, at * order.nr_pages()))
+                place.is_some_and(|place| self.swap().devices().follows(place, slot, at * order.nr_pages()))
             };
             let count = places[index..].iter().enumerate().take_while(follows).count();
             let run = &bytes[index * order.bytes()..(index + count) * order.bytes()];
@@ -162,7 +162,7 @@ impl Block<'_> {
         let order = self.order();
         let first = self.index_of(first_page);
         let (swap, mut start) = (self.swap(), 0);
-        for group in places.chunk_by(|a, b| swap.follows(*b, *a, order.nr_pages())) {
+        for group in places.chunk_by(|a, b| swap.devices().follows(*b, *a, order.nr_pages())) {
             let at: Range<usize> = start..start + group.len();
             start = at.end;
             let part = &bytes[at.start * order.bytes()..at.end * order.bytes()];

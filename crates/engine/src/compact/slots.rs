@@ -88,9 +88,9 @@ fn nr_large_out(engine: &Engine) -> u64 {
 /// Makes whole clusters for `nr_wanted` slots, on each device with room enough. `false`: given up, because a write
 /// failed.
 fn compact_slots(engine: &Engine, compactions: &mut BTreeMap<DeviceId, Compaction>, nr_wanted: usize) -> bool {
-    let Some(_alone) = engine.swap().try_changing() else { return true };
+    let Some(_alone) = engine.swap().devices().try_changing() else { return true };
     let mut device = None;
-    while let Some(id) = engine.swap().next_scattered(device) {
+    while let Some(id) = engine.swap().devices().next_scattered(device) {
         device = Some(id);
         let space = DeviceSpace::new(engine, id, nr_wanted.div_ceil(Order::HUGE.nr_pages()));
         let compaction = compactions.entry(id).or_insert_with(|| Compaction::new(space.nr_blocks(), Order::HUGE));
@@ -170,7 +170,7 @@ struct Pace {
 
 impl<'e> DeviceSpace<'e> {
     fn new(engine: &'e Engine, device: DeviceId, nr_wanted: usize) -> Self {
-        let most = engine.swap().clusters(device, |clusters| clusters.nr_clusters()) / KEPT_WHOLE_SHARE;
+        let most = engine.swap().devices().clusters(device, |clusters| clusters.nr_clusters()) / KEPT_WHOLE_SHARE;
         DeviceSpace {
             engine,
             device,
@@ -186,23 +186,23 @@ impl<'e> DeviceSpace<'e> {
 
     /// Whether the run must end now.
     fn is_over(&self) -> bool {
-        self.write_failed.get() || self.engine.swap().is_device_failing(self.device) || self.is_interrupted()
+        self.write_failed.get() || self.engine.swap().devices().is_device_failing(self.device) || self.is_interrupted()
     }
 
     fn is_interrupted(&self) -> bool {
-        self.engine.stopping() || self.engine.gate().is_closed() || self.engine.swap().is_change_wanted()
+        self.engine.stopping() || self.engine.gate().is_closed() || self.engine.swap().devices().is_change_wanted()
     }
 
     /// Frees pending slots. They have no owner, so they would look unmovable.
     fn flush(&self) {
-        if self.engine.swap().nr_on_their_way(self.device) > 0 {
+        if self.engine.swap().devices().nr_on_their_way(self.device) > 0 {
             let _pass = self.engine.gate().enter(signals::thread_id());
-            self.engine.swap().flush_device(self.device);
+            self.engine.swap().devices().flush_device(self.device);
         }
     }
 
     fn slot(&self, unit: UnitId) -> SlotId {
-        self.engine.swap().slot_on(self.device, SlotId::from_index(unit.index()))
+        self.engine.swap().devices().slot_on(self.device, SlotId::from_index(unit.index()))
     }
 
     /// The owners of all slots, as found by the walk.
@@ -233,7 +233,9 @@ impl<'e> DeviceSpace<'e> {
             return; // moving it makes no cluster whole
         }
         for (index, folio) in block.folios().iter().enumerate() {
-            if let Some(slot) = folio.slot().and_then(|slot| self.engine.swap().slot_within(self.device, slot)) {
+            if let Some(slot) =
+                folio.slot().and_then(|slot| self.engine.swap().devices().slot_within(self.device, slot))
+            {
                 let page = (index * order.nr_pages()) as u16;
                 owners.push(Owner { first: UnitId::from_index(slot.index()), block: block.id(), page, order });
             }
@@ -380,17 +382,17 @@ impl Space for DeviceSpace<'_> {
     }
 
     fn nr_blocks(&self) -> usize {
-        self.engine.swap().clusters(self.device, |clusters| clusters.nr_clusters())
+        self.engine.swap().devices().clusters(self.device, |clusters| clusters.nr_clusters())
     }
 
     fn has_free(&self, _order: Order) -> bool {
         self.flush();
-        self.engine.swap().clusters(self.device, |clusters| clusters.nr_whole_free()) >= self.nr_enough
+        self.engine.swap().devices().clusters(self.device, |clusters| clusters.nr_whole_free()) >= self.nr_enough
     }
 
     fn occupied(&self, block: SpaceBlockId) -> Option<usize> {
         self.flush();
-        self.engine.swap().clusters(self.device, |clusters| clusters.nr_taken_in_parts(cluster(block)))
+        self.engine.swap().devices().clusters(self.device, |clusters| clusters.nr_taken_in_parts(cluster(block)))
     }
 
     fn movable(&self, block: SpaceBlockId, each: &mut dyn FnMut(Units)) {
@@ -402,7 +404,7 @@ impl Space for DeviceSpace<'_> {
     }
 
     fn isolate(&self, block: SpaceBlockId, enough: usize, each: &mut dyn FnMut(Units)) -> usize {
-        self.engine.swap().clusters(self.device, |clusters| {
+        self.engine.swap().devices().clusters(self.device, |clusters| {
             clusters.isolate_in(cluster(block), enough, &mut |slot, order| {
                 each(Units { first: UnitId::from_index(slot.index()), order });
             })

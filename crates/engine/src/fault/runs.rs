@@ -61,7 +61,7 @@ impl<'t> Run<'t> {
             true => gap <= MOST_GAP && self.nr_slots + gap + nr_pages <= SCRATCH_PAGES && swap.extent(first).is_some(),
             false => true,
         };
-        is_near && swap.follows(slot, first, self.nr_slots + gap)
+        is_near && swap.devices().follows(slot, first, self.nr_slots + gap)
     }
 
     fn push(&mut self, part: Part<'t>) {
@@ -152,7 +152,7 @@ pub(crate) async fn read_around(
     swapped.sort_unstable();
     let are_near = |&(a, _): &(SlotId, usize), &(b, _): &(SlotId, usize)| {
         let distance = b.index() - a.index();
-        distance <= NEAR && engine.swap().follows(b, a, distance)
+        distance <= NEAR && engine.swap().devices().follows(b, a, distance)
     };
     let mut runs = swapped.chunk_by(are_near);
     let Some(near) = runs.find(|run| run.iter().any(|&(_, index)| index == page)) else { return Ok(()) };

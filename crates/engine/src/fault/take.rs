@@ -19,6 +19,7 @@ use crate::process::stopwatch::Stopwatch;
 use crate::process::turns::Waits;
 use crate::reclaim::evict;
 use crate::reclaim::kept;
+use crate::swap::info;
 
 /// How long a thread waits without any frame being freed before it looks for the reason.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -105,7 +106,7 @@ async fn reclaim(
         Waits::ByTurns(_) => {
             let _awaited = engine.ram().await_frames(order);
             let gained = wait_unlocked(engine, order, block, page, freed, MOST_RECLAIMING).await?;
-            let is_idle = || engine.swap().describe_in_flight().is_none();
+            let is_idle = || info::describe_in_flight(engine.swap().devices()).is_none();
             Ok(gained || forks() || is_idle() && evict::reclaim_directly(engine, order))
         }
     }
@@ -148,7 +149,7 @@ async fn wait_unlocked(
 /// compresses, no thread is compressing now, or it takes too long. While another thread forks, the reclaim threads
 /// wait for threads that are in a fault, as this one is.
 fn await_compressed(engine: &Engine, freed: u32) -> bool {
-    if !engine.swap().compresses() {
+    if !engine.swap().devices().compresses() {
         return false;
     }
     engine.ram().reclaim_wanted().signal();
@@ -168,7 +169,7 @@ fn await_compressed(engine: &Engine, freed: u32) -> bool {
 /// for devices with I/O in flight as long as they take (an NVMe disk takes 30 s to report that it is stuck), and
 /// says that once. Otherwise ends the program, unless copies can be given up.
 fn wait_for_devices_or_end(engine: &Engine, freed: u32) {
-    let Some(devices) = engine.swap().describe_in_flight() else {
+    let Some(devices) = info::describe_in_flight(engine.swap().devices()) else {
         return if !kept::shed_all_copies(engine) {
             give_up(engine)
         };
@@ -186,7 +187,7 @@ fn give_up(engine: &Engine) -> ! {
     match engine.swap().allocate(current_cpu(), Order::PAGE) {
         None => fatal::die(&format!(
             "out of memory: {} and {in_use}; give more --memory, or more or larger --swap",
-            engine.swap().describe_full()
+            info::describe_full(engine.swap().devices())
         )),
         Some(_) => {
             let waited = engine.faults().patience().as_secs();

@@ -41,14 +41,14 @@ pub(crate) struct Resting<'e> {
 
 /// Brings the engine to rest. The calling thread is the one that forks; its own faults are still resolved.
 pub(crate) fn rest(engine: &Engine) -> Resting<'_> {
-    let changing = [engine.swap().changing(), engine.table().changing()];
+    let changing = [engine.swap().devices().changing(), engine.table().changing()];
     engine.gate().close(signals::thread_id());
     engine.faults().uffd().wake_late(true); // else this thread might go on before a monitor has let go of its locks
     engine.reclaim().transfers().wait();
     write_out::settle_rest(engine);
     engine.swap().end_held(|fork| engine.lifecycle().is_over(fork));
     let (fork, tie) = engine.lifecycle().begin_fork();
-    engine.swap().share_with_child(fork);
+    engine.swap().devices().share_with_child(fork);
     for descriptor in kept::all() {
         let _ = descriptor.be_inherited(); // a child that needs it says so
     }
@@ -79,11 +79,11 @@ impl Resting<'_> {
     pub fn go_on(self) {
         let engine = self.engine;
         if engine.gate().was_used_by_closer() {
-            engine.swap().share_again(self.fork); // a fault may have written something after what was shared first
+            engine.swap().devices().share_again(self.fork); // a fault may have written something after what was shared first
         }
         hidden_numbers::child_settles(false);
         self.each_range(memory::dontfork);
-        engine.swap().end_sharing();
+        engine.swap().devices().end_sharing();
         engine.faults().uffd().wake_late(false);
         engine.ram().mapper().note_fork();
         drop(self.tie);
@@ -93,7 +93,7 @@ impl Resting<'_> {
     /// In the child, before any of its code: what this engine keeps of its parent's descriptors. To be settled for all
     /// engines at once.
     pub fn kept_in_child(&self) -> Vec<KeptNumber> {
-        let mut kept = self.engine.swap().kept_in_child();
+        let mut kept = self.engine.swap().devices().kept_in_child();
         kept.extend(kept::all().map(Descriptor::kept_number));
         kept
     }
@@ -107,14 +107,14 @@ impl Resting<'_> {
         let engine = self.engine;
         engine.gate().inherit(signals::thread_id());
         std::mem::forget(self.tie.take());
-        engine.swap().enter_child();
+        engine.swap().devices().enter_child();
         for descriptor in kept::all() {
             let _ = descriptor.keep_in_child(); // what needs it says so
         }
-        engine.swap().keep_in_child();
+        engine.swap().devices().keep_in_child();
         self.renew(delivery)?;
         self.each_range(memory::dontfork);
-        engine.swap().end_sharing();
+        engine.swap().devices().end_sharing();
         engine.table().forget_locked();
         engine.faults().forget_threads();
         engine.policy().forget();

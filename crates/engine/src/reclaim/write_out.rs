@@ -41,7 +41,7 @@ impl<'e> Batch<'e> {
     /// not follow.
     pub fn push(&mut self, engine: &Engine, block: &mut Block<'_>, index: usize, slot: SlotId) -> bool {
         let (order, at) = (block.order(), self.len_bytes());
-        let follows = engine.swap().follows(slot, self.slot, self.folios.len() * order.nr_pages());
+        let follows = engine.swap().devices().follows(slot, self.slot, self.folios.len() * order.nr_pages());
         if order != self.order || !follows || !self.has_room() {
             return false;
         }

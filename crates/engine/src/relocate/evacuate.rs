@@ -52,19 +52,19 @@ impl Evacuation {
 /// Moves readable content away from each failing device, and detaches those that are empty. Returns whether any are
 /// left.
 fn empty_failing_devices(engine: &Engine) -> bool {
-    let Some(_alone) = engine.swap().try_changing() else { return true };
+    let Some(_alone) = engine.swap().devices().try_changing() else { return true };
     let mut any_left = false;
-    for device in engine.swap().failing_devices() {
+    for device in engine.swap().devices().failing_devices() {
         {
             let _pass = engine.gate().enter(signals::thread_id());
-            engine.swap().begin_removal(device);
+            engine.swap().devices().begin_removal(device);
         }
-        if !engine.swap().is_unused(device) {
+        if !engine.swap().devices().is_unused(device) {
             walk_failing(engine, device);
             engine.ram().reclaim_wanted().signal(); // settles what is being written there
         }
-        if engine.swap().is_unused(device) {
-            engine.swap().detach(device);
+        if engine.swap().devices().is_unused(device) {
+            engine.swap().devices().detach(device);
         } else {
             any_left = true;
         }
@@ -74,7 +74,7 @@ fn empty_failing_devices(engine: &Engine) -> bool {
 
 fn walk_failing(engine: &Engine, device: DeviceId) {
     let mut buffer = Buffer::new();
-    let is_over = || engine.stopping() || engine.swap().is_change_wanted();
+    let is_over = || engine.stopping() || engine.swap().devices().is_change_wanted();
     // Ends early if there is no room left.
     let _ = engine.each_block_in_use(is_over, |id| {
         let mut block = engine.lock(id);

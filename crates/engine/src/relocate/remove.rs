@@ -59,23 +59,23 @@ enum Step {
 /// failing.
 pub(crate) fn remove_device(engine: &Engine, name: &str) -> Result<(), Error> {
     let name = name.to_owned(); // may lie in managed memory, which is not touched under a lock
-    let _alone = engine.swap().changing();
-    let Some(device) = engine.swap().find(&name) else { return Err(Error::NoSuchDevice(name)) };
+    let _alone = engine.swap().devices().changing();
+    let Some(device) = engine.swap().devices().find(&name) else { return Err(Error::NoSuchDevice(name)) };
     {
         let _blocked = signals::block_all();
         let _pass = engine.gate().enter(signals::thread_id());
-        engine.swap().begin_removal(device);
+        engine.swap().devices().begin_removal(device);
     }
     match empty_device(engine, device) {
         Ok(()) => {
-            engine.swap().detach(device);
+            engine.swap().devices().detach(device);
             Ok(())
         }
         Err(stuck) => {
             {
                 let _blocked = signals::block_all();
                 let _pass = engine.gate().enter(signals::thread_id());
-                engine.swap().cancel_removal(device);
+                engine.swap().devices().cancel_removal(device);
             }
             engine.ram().reclaim_wanted().signal();
             let reason = match stuck {
@@ -95,7 +95,7 @@ fn empty_device(engine: &Engine, device: DeviceId) -> Result<(), Stuck> {
     let mut buffer = Buffer::new();
     let begun = Instant::now();
     walk(engine, device, Step::Carry, &mut buffer)?;
-    while !engine.swap().is_unused(device) {
+    while !engine.swap().devices().is_unused(device) {
         if begun.elapsed() > PATIENCE {
             return Err(Stuck::Busy);
         }
@@ -128,7 +128,7 @@ pub(crate) fn free_copies(engine: &Engine, block: &mut Block<'_>, device: Device
     for index in 0..block.nr_folios() {
         let folio = block.folio(index);
         let (Some(frame), Some(slot)) = (folio.frame(), folio.slot()) else { continue };
-        if engine.swap().device_of(slot) != device {
+        if engine.swap().devices().device_of(slot) != device {
             continue;
         }
         if engine.ram().zone(frame).list(frame) == Some(List::Clean) {

@@ -69,21 +69,21 @@ fn note_pieces_by_pages(block: &mut Block<'_>, first_page: usize, bytes: &[u8]) 
 
 /// Writes the oldest folios of each full front to devices behind it. `false`: not all could be moved.
 fn relieve_fronts(engine: &Engine, buffer: &mut Buffer) -> bool {
-    let Some(_alone) = engine.swap().try_changing() else { return false };
+    let Some(_alone) = engine.swap().devices().try_changing() else { return false };
     let mut done = true;
-    for (front, behind) in engine.swap().fronts() {
-        if !engine.swap().is_filled(front, HIGH) {
+    for (front, behind) in engine.swap().devices().fronts() {
+        if !engine.swap().devices().is_filled(front, HIGH) {
             continue;
         }
-        while engine.swap().is_filled(front, LOW) {
+        while engine.swap().devices().is_filled(front, LOW) {
             let oldest = oldest_blocks_on(engine, front);
             let mut any = false;
             for block in oldest {
-                if engine.stopping() || engine.swap().is_change_wanted() {
+                if engine.stopping() || engine.swap().devices().is_change_wanted() {
                     return false;
                 }
                 any |= write_back(engine, block, front, &behind, buffer);
-                if !engine.swap().is_filled(front, LOW) {
+                if !engine.swap().devices().is_filled(front, LOW) {
                     break;
                 }
             }
@@ -100,7 +100,7 @@ fn relieve_fronts(engine: &Engine, buffer: &mut Buffer) -> bool {
 fn oldest_blocks_on(engine: &Engine, device: DeviceId) -> Vec<BlockId> {
     let now = engine.ram().nr_evictions();
     let mut found = Vec::new();
-    let is_over = || engine.stopping() || engine.swap().is_change_wanted();
+    let is_over = || engine.stopping() || engine.swap().devices().is_change_wanted();
     let walked = engine.each_block_in_use(is_over, |id| {
         if let Some(block) = engine.try_lock(id)
             && block.next_run(0, device).is_some()
@@ -156,7 +156,7 @@ fn write_back(engine: &Engine, id: BlockId, front: DeviceId, behind: &[DeviceId]
         }
     }
     drop(block);
-    engine.swap().flush_device(front); // its old slots are free now
+    engine.swap().devices().flush_device(front); // its old slots are free now
     any
 }
 
@@ -168,7 +168,7 @@ fn fits_behind(engine: &Engine, behind: &[DeviceId], order: Order) -> bool {
 fn count_written_back(engine: &Engine, block: &Block<'_>, pages: Range<usize>, front: DeviceId) {
     let folios = block.index_of(pages.start)..=block.index_of(pages.end - 1);
     let has_gone = |index: &usize| match block.state(*index) {
-        State::Swapped(slot) => engine.swap().device_of(slot) != front,
+        State::Swapped(slot) => engine.swap().devices().device_of(slot) != front,
         _ => false,
     };
     engine.stats().written_back_bytes.add((folios.filter(has_gone).count() * block.order().bytes()) as u64);

@@ -97,7 +97,7 @@ impl SwapSpace {
         // A signal handler that ran now might fault, and wait for a lock that this thread holds.
         let _blocked = signals::block_all();
         let _pass = gate.enter(signals::thread_id());
-        self.flush();
+        self.devices().flush();
     }
 
     /// Flushes all batches. `false`: there was nothing, and the next free wakes the thread.
@@ -143,7 +143,7 @@ mod tests {
     }
 
     fn nr_used(engine: &Engine) -> usize {
-        engine.swap().clusters(DEVICE, |clusters| clusters.nr_used())
+        engine.swap().devices().clusters(DEVICE, |clusters| clusters.nr_used())
     }
 
     #[test]
@@ -200,7 +200,7 @@ mod tests {
                 }
             }
             let _ = arena.stats();
-            assert_eq!((nr_used(engine), engine.swap().nr_on_their_way(DEVICE)), (0, 0));
+            assert_eq!((nr_used(engine), engine.swap().devices().nr_on_their_way(DEVICE)), (0, 0));
         }
     }
 
@@ -215,7 +215,7 @@ mod tests {
         let nr_left = nr_used(engine);
         assert_eq!(
             (nr_left, nr_left <= 64 * folioswap_sys::cpu::nr_cpus()),
-            (engine.swap().nr_on_their_way(DEVICE), true)
+            (engine.swap().devices().nr_on_their_way(DEVICE), true)
         );
         assert!((0..16 << 10).all(|_| engine.swap().allocate(CPU, Order::PAGE).is_some()), "all of the device");
         engine.gate().open();

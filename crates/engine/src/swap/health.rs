@@ -4,7 +4,7 @@
 //! transfer are right the second time. Both tries count. Unverified bytes are never used. A failed write is not
 //! repeated at its place: the folio is still in RAM and goes elsewhere. A device is *failing* after a read that failed
 //! twice, [`WRITES_IN_A_ROW`] failed writes in a row, [`MOST_FAILURES`] failures within [`FAILURE_WINDOW`], or the
-//! first error that says that it is gone. Nothing is allocated there any more, and the thread that moves slots empties
+//! first error that says that it is gone. Nothing is allocated there any more, and the background thread empties
 //! it (`relocate::evacuate`). It never recovers; it can be removed and added again.
 //!
 //! **Locking.** The record of recent failures is a leaf lock, taken only after a failure.

@@ -2,12 +2,15 @@
 
 pub mod attached;
 pub mod block;
+pub mod devices;
 pub mod discard;
 pub mod figures;
+pub mod forks;
 pub mod free;
 mod freeing;
 pub mod health;
 pub mod held;
+pub mod info;
 pub mod slot_work;
 pub mod space;
 pub mod transfer;

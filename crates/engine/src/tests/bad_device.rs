@@ -21,7 +21,7 @@ use crate::fault::flow::Fault;
 use crate::process::turns::{Waits, asleep};
 use crate::process::wakeup::comes_true;
 use crate::swap::health::{DeviceErrors, DeviceState};
-use crate::swap::space::DeviceInfo;
+use crate::swap::info::DeviceInfo;
 
 const MIB: usize = 1 << 20;
 
@@ -434,7 +434,7 @@ fn what_a_device_does_not_give_back_is_not_moved() {
             only_device(&arena).state == DeviceState::Failing
         });
         free_clusters(&arena, made_whole);
-        drop(arena.engine().swap().changing()); // wait for a move in progress
+        drop(arena.engine().swap().devices().changing()); // wait for a move in progress
         fault.store(false, Ordering::SeqCst);
         assert_eq!(arena.stats().verify_failures > 0, lies);
         arena.add_device(&DeviceSpec::Ram { size: 64 << 20 }).unwrap();

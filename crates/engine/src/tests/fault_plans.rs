@@ -192,7 +192,7 @@ impl Program {
             }
         }
         if self.arena.devices().len() < 5 {
-            let added = self.arena.engine().swap().add(faulty(&mut self.numbers, &mut self.plans));
+            let added = self.arena.engine().swap().devices().add(faulty(&mut self.numbers, &mut self.plans));
             assert!(added);
         }
     }

@@ -56,7 +56,7 @@ fn wash(engine: &Engine, locked: &mut Block<'_>, page: usize) -> SlotId {
 fn wash_two(engine: &Engine, locked: &mut Block<'_>) -> [SlotId; 2] {
     let [first, next] = [0, 1].map(|index| wash(engine, locked, index));
     assert_eq!(next.get(), first.get() + 1);
-    assert_ne!(engine.swap().device_of(first), engine.swap().device_of(next));
+    assert_ne!(engine.swap().devices().device_of(first), engine.swap().devices().device_of(next));
     [first, next]
 }
 
@@ -99,7 +99,7 @@ fn parts_of_a_block_are_written_to_each_device() {
     while locked.unmap_to_laundry(0).is_err() {}
     assert!(locked.write_parts(Order::PAGE));
     let slots: Vec<_> = locked.folios().iter().map(|folio| folio.slot().unwrap()).collect();
-    assert_ne!(engine.swap().device_of(slots[0]), engine.swap().device_of(slots[1]));
+    assert_ne!(engine.swap().devices().device_of(slots[0]), engine.swap().devices().device_of(slots[1]));
     let lost: Vec<_> = (0..slots.len()).filter(|&page| !holds(engine, slots[page], page)).collect();
     assert_eq!(lost, [], "pages that were lost");
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use folioswap_core::{Attempt, CpuId, DeviceId, Listed, Order, SlotId};
+use folioswap_core::{Attempt, CpuId, DeviceId, Order, SlotId};
 
 use super::SwapSpace;
 use crate::device::Refusal;
@@ -51,41 +51,15 @@ impl SwapSpace {
         self.nr_compressing.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether there is a device that compresses, so that writes take CPU time.
-    pub fn compresses(&self) -> bool {
-        self.compresses.load(Ordering::Relaxed)
-    }
-
     /// Whether folios are written to this slot's device one by one: only disks gain from combining neighbours.
     pub fn takes_folios(&self, slot: SlotId) -> bool {
-        let at = self.at(slot);
+        let at = self.devices.at(slot);
         at.device.memory().is_some() || at.device.compresses()
-    }
-
-    /// Devices that compress, each with the devices behind it: those of lower priority that do not compress.
-    pub fn fronts(&self) -> Vec<(DeviceId, Vec<DeviceId>)> {
-        let listed = {
-            let _blocked = folioswap_sys::signals::block_all();
-            self.availability.devices()
-        };
-        let behind = |front: &Listed| {
-            let lower = listed.iter().filter(|other| other.priority < front.priority).map(|other| other.device);
-            lower.filter(|&other| !self.compresses_on(other)).collect::<Vec<_>>()
-        };
-        let fronts = listed.iter().filter(|front| self.compresses_on(front.device));
-        fronts.map(|front| (front.device, behind(front))).filter(|(_, behind)| !behind.is_empty()).collect()
-    }
-
-    /// Whether more than `eighths` eighths of a device's memory are in use, for devices whose memory is what fills up.
-    pub fn is_filled(&self, id: DeviceId, eighths: u64) -> bool {
-        let place = self.devices[id.index()].read();
-        let memory = place.as_ref().and_then(|attached| attached.device.memory_use());
-        memory.is_some_and(|memory| memory.kept_bytes > memory.limit_bytes / 8 * eighths)
     }
 
     /// As [`SwapSpace::allocate`], on the first of these devices that has a place.
     pub fn allocate_on_one(&self, devices: &[DeviceId], cpu: CpuId, order: Order) -> Option<SlotId> {
-        devices.iter().find_map(|&device| match self.allocate_on(device, cpu, order) {
+        devices.iter().find_map(|&device| match self.devices.allocate_on(device, cpu, order) {
             Attempt::Placed(slot) => Some(slot),
             Attempt::NoRun | Attempt::Full => None,
         })
@@ -99,20 +73,17 @@ impl SwapSpace {
         cpu: CpuId,
         order: Order,
     ) -> Option<SlotId> {
-        self.availability.place(self.topology.node_of(cpu), |device| {
-            let refuses = device == refused_by || refusal == Refusal::Incompressible && self.compresses_on(device);
-            if refuses { Attempt::NoRun } else { self.allocate_on(device, cpu, order) }
+        self.devices.availability.place(self.devices.topology().node_of(cpu), |device| {
+            let refuses =
+                device == refused_by || refusal == Refusal::Incompressible && self.devices.compresses_on(device);
+            if refuses { Attempt::NoRun } else { self.devices.allocate_on(device, cpu, order) }
         })
-    }
-
-    fn compresses_on(&self, id: DeviceId) -> bool {
-        self.devices[id.index()].read().as_ref().is_some_and(|attached| attached.device.compresses())
     }
 
     /// Wakes the thread if a written folio has filled a front.
     pub fn note_filling(&self, slot: SlotId) {
-        let is_front = self.compresses() && self.relief().is_wanted.load(Ordering::Relaxed);
-        if is_front && self.is_filled(self.device_of(slot), HIGH) {
+        let is_front = self.devices.compresses() && self.relief().is_wanted.load(Ordering::Relaxed);
+        if is_front && self.devices.is_filled(self.devices.device_of(slot), HIGH) {
             self.relief().wake();
         }
     }

@@ -13,9 +13,10 @@ use crate::device::{Device, RamDevice, Refusal};
 use crate::process::cpu::current_cpu;
 use crate::process::fatal;
 use crate::process::turns::{Turns, Waits, asleep};
+use crate::swap::devices::At;
 use crate::swap::figures::IoFigures;
 use crate::swap::health::{SwapInError, Trouble};
-use crate::swap::space::{At, SwapSpace};
+use crate::swap::space::SwapSpace;
 
 /// Where slots lie, for I/O that bypasses the device's own calls.
 #[derive(Clone)]
@@ -94,7 +95,7 @@ impl SwapSpace {
             }
             IoSliceMut::advance_slices(&mut pieces, done); // it came back short
         }
-        let (at, len) = (self.at(slot), len - done);
+        let (at, len) = (self.devices.at(slot), len - done);
         let offset = at.within.offset_bytes() + done as u64;
         at.figures.measure(Direction::Read, len, || at.device.read_pieces(offset, pieces))
     }
@@ -109,7 +110,7 @@ impl SwapSpace {
         bytes: &[u8],
         write: impl FnOnce(&dyn Device, u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
-        let at = self.at(slot);
+        let at = self.devices.at(slot);
         at.note_use();
         let compresses = usize::from(at.device.compresses());
         self.nr_compressing.fetch_add(compresses, Ordering::Relaxed);
@@ -123,13 +124,13 @@ impl SwapSpace {
 
     /// The slot's place in memory, if its device lies there.
     pub fn memory(&self, slot: SlotId) -> Option<InMemory<'_>> {
-        let at = self.at(slot);
+        let at = self.devices.at(slot);
         at.device.memory().is_some().then_some(InMemory(at))
     }
 
     /// Where the slot lies, for io_uring, if its device has a descriptor. Valid as long as the slot is in use.
     pub fn extent(&self, slot: SlotId) -> Option<Extent> {
-        let at = self.at(slot);
+        let at = self.devices.at(slot);
         let fd = at.device.fd()?;
         at.note_use();
         let (offset, figures) = (at.within.offset_bytes(), Arc::clone(&at.figures));
@@ -206,7 +207,7 @@ impl SwapSpace {
     pub fn store(&self, slot: SlotId, order: Order, bytes: &[u8]) -> io::Result<SlotId> {
         let Err(error) = self.write(slot, bytes) else { return Ok(slot) };
         let Some(refusal) = Refusal::of(&error) else { return Err(error) };
-        let device = self.device_of(slot);
+        let device = self.devices.device_of(slot);
         match self.allocate_after(device, refusal, current_cpu(), order) {
             Some(other) => match self.write(other, bytes) {
                 Ok(()) => {

@@ -1,0 +1,102 @@
+//! Swap devices of a process that forks, and of the child.
+
+use std::sync::atomic::Ordering;
+
+use folioswap_core::DeviceId;
+use folioswap_sys::descriptor::Descriptor;
+use folioswap_sys::hidden_numbers::KeptNumber;
+
+use crate::process::fatal;
+use crate::swap::attached::Attached;
+use crate::swap::devices::Devices;
+
+impl Devices {
+    /// Before a fork: holds what is in use on files for that fork, and lets the child have what is in memory.
+    pub fn share_with_child(&self, fork: u64) {
+        self.share_again(fork);
+        self.each(|_, attached| {
+            self.let_child_have(attached, true);
+            if let Some(Err(error)) = attached.device.descriptor().map(Descriptor::be_inherited) {
+                fatal::say(&format!("swap {}: a child will not find what is there: {error}", attached.name));
+            }
+            None::<()>
+        });
+    }
+
+    /// Holds for a fork what has come to be in use on files since [`Devices::share_with_child`].
+    pub fn share_again(&self, fork: u64) {
+        self.each(|_, attached| {
+            if attached.is_shared_with_children() {
+                attached.hold_for(fork);
+            }
+            None::<()>
+        });
+    }
+
+    /// After a fork: keeps what is in memory from children that are not managed.
+    pub fn end_sharing(&self) {
+        self.each(|_, attached| {
+            self.let_child_have(attached, false);
+            None::<()>
+        });
+    }
+
+    fn let_child_have(&self, attached: &Attached, have: bool) {
+        if let Err(error) = attached.device.let_children_have(have) {
+            let done = if have { "a child cannot have its content" } else { "other children may get its content" };
+            fatal::say(&format!("swap {}: {done}: {error}", attached.name));
+        }
+    }
+
+    /// In a forked child: drops its parent's devices that are not in use, which would fill the places of devices within
+    /// a few generations. Returns the descriptors of the others.
+    pub fn kept_in_child(&self) -> Vec<KeptNumber> {
+        let ids = (0..self.nr_places.load(Ordering::Acquire)).map(DeviceId::from_index);
+        ids.for_each(|id| self.drop_unused_file(id));
+        let mut kept = Vec::new();
+        self.each(|_, attached| {
+            kept.extend(attached.device.descriptor().map(Descriptor::kept_number));
+            None::<()>
+        });
+        kept
+    }
+
+    /// In a forked child, whose descriptors are settled: the parent's devices are only read from now on.
+    pub fn enter_child(&self) {
+        self.nr_changing.store(0, Ordering::Relaxed);
+        self.each(|_, attached| {
+            attached.device.descriptor()?;
+            attached.become_foreign();
+            attached.held.end(|_| true, |_, _| ());
+            None::<()>
+        });
+    }
+
+    /// In a forked child: drops a device of the parent's in a file, unless it is in use, or a thread of the parent's
+    /// was removing it or looking at it.
+    fn drop_unused_file(&self, id: DeviceId) {
+        let Ok(mut place) = self.entries[id.index()].0.try_write() else { return };
+        let is_unused = |attached: &Attached| {
+            attached.device.descriptor().is_some() && attached.nr_used() == 0 && !attached.is_leaving()
+        };
+        if place.as_ref().is_some_and(is_unused) {
+            let _blocked = folioswap_sys::signals::block_all(); // as in `DeviceEntry::set`
+            self.availability.begin_removal(id);
+            self.availability.remove(id);
+            *place = None;
+        }
+    }
+
+    /// In a forked child: lets the engine's threads read the parent's devices.
+    pub fn keep_in_child(&self) {
+        self.each(|_, attached| {
+            if let Some(Err(error)) = attached.device.descriptor().map(Descriptor::keep_in_child) {
+                fatal::say(&format!(
+                    "swap {}: what was there when this process was forked is lost: {error}",
+                    attached.name
+                ));
+            }
+            None::<()>
+        });
+    }
+}
