@@ -13,7 +13,7 @@ use folioswap::{
     Arena, DeviceSpec, ExitStatus, FaultMode, MIN_MEMORY, Mapping, RunSettings, SharedCounters, SwapDevice, Topology,
     end_on_panics,
 };
-use folioswap_sys::{fault_stack, hidden_numbers, kept, own_calls, seccomp};
+use folioswap_sys::{fault_stack, hidden_numbers, kept, own_calls, seat, seccomp};
 
 use crate::alloc::program_heap;
 use crate::calls::{by_number, dispatch, fork};
@@ -132,6 +132,7 @@ fn begin_apart(settings: RunSettings) -> Result<(), folioswap::Error> {
 }
 
 fn begin_with(settings: RunSettings) -> Result<(), folioswap::Error> {
+    seat::start_by_system_call();
     let raised = hidden_numbers::raise_limit();
     kept::keep();
     let stats = counters::of(&settings);

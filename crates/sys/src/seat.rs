@@ -1,12 +1,14 @@
 //! The engine's threads. Each has a *seat*: a stack of the engine's own, on top of which the C library keeps what it
 //! needs for the thread (thread-local storage and the like).
 //!
-//! The C library starts only the first of them, before the program begins: it takes memory from the program's
-//! allocator, which later may be locked by a thread that waits for a fault. All others are started by a system call,
-//! which takes no lock and no memory of either. Before it does anything, the first thread leaves a copy of its seat,
-//! the *model*, of which each further seat is a copy. A forked child has none of its parent's threads, but a copy of
-//! each seat, and starts its threads there. The C library knows of no thread that a system call has started; in a child
-//! it has forgotten those on stacks that are not its own. So nobody else uses the seats.
+//! The C library takes memory from the program's allocator for a thread that it starts. That may be locked by a thread
+//! that waits for a fault. So under `run` it starts only the first, before the program begins. All others are started by
+//! a system call, which takes no lock and no memory of either. Before it does anything, the first thread leaves a copy
+//! of its seat, the *model*, of which each further seat is a copy. A forked child has none of its parent's threads, but
+//! a copy of each seat, and starts its threads there. The C library knows of no thread that a system call has started;
+//! in a child it has forgotten those on stacks that are not its own. So nobody else uses the seats. A copy has the
+//! thread-local storage of what was loaded when the model was made, and with another C library than glibc, or on
+//! another machine than x86-64, there is no model.
 //!
 //! **Locking.** None. A seat belongs to who has changed its state from free or inherited.
 
@@ -14,7 +16,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::io;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::c_thread::{counted_threads, cpu_offset, id_offset, own_record};
@@ -40,9 +42,6 @@ const NAME_BYTES: usize = 16;
 
 /// Larger stacks are tried if the C library keeps much on them.
 const MOST_STACK_BYTES: usize = 64 << 20;
-
-/// Bytes of a copy's stack.
-const STACK_BYTES: usize = 256 << 10;
 
 /// How long a thread is waited for before it is looked at again.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -139,33 +138,47 @@ pub(crate) fn are_inherited() -> bool {
 /// EAGAIN: too many threads. ENOMEM.
 pub(crate) fn spawn(name: &str, stack_bytes: usize, body: Body) -> io::Result<Thread> {
     let _blocked = block_for_new_thread();
-    match take_from(INHERITED).map_or_else(copy_model, |place| Ok(Some(place)))? {
+    match take_from(INHERITED).map_or_else(|| copy_model(stack_bytes), |place| Ok(Some(place)))? {
         Some(place) => SEATS[place].restart(place, name, Table::Shared, body),
         None => begin(name, stack_bytes, body),
     }
 }
 
+/// From now on threads are started by a system call where that can be. The C library then does not pass changes of the
+/// user and of groups on to them: whoever calls this does that for [`each_thread`].
+pub fn start_by_system_call() {
+    BY_SYSTEM_CALL.store(true, Ordering::Relaxed);
+}
+
+static BY_SYSTEM_CALL: AtomicBool = AtomicBool::new(false);
+
 /// In the first thread, before it does anything that leaves traces in its thread-local storage: makes the model.
 pub(crate) fn leave_model() {
+    if !BY_SYSTEM_CALL.load(Ordering::Relaxed) {
+        return;
+    }
     let thread = signals::thread_id();
     let has_record = |seat: &&Seat| seat.record.load(Ordering::Acquire) != 0;
     let own = used().iter().filter(has_record).find(|seat| seat.thread.load(Ordering::Relaxed) == thread);
     if used().iter().all(|seat| seat.state.load(Ordering::Relaxed) != MODEL)
-        && let Some(place) = own.and_then(|own| take_copy_of(own).ok())
+        && let Some(place) = own.and_then(|own| take_copy_of(own, PAGE_BYTES).ok())
     {
         SEATS[place].state.store(MODEL, Ordering::Release);
     }
 }
 
 /// Takes a new seat that is a copy of the model. `None`: there is no model, as with another C library than glibc.
-fn copy_model() -> io::Result<Option<usize>> {
-    let Some(model) = used().iter().find(|seat| seat.state.load(Ordering::Acquire) == MODEL) else { return Ok(None) };
-    take_copy_of(model).map(Some)
+fn copy_model(stack_bytes: usize) -> io::Result<Option<usize>> {
+    model().map(|model| take_copy_of(model, stack_bytes)).transpose()
 }
 
-fn take_copy_of(seat: &Seat) -> io::Result<usize> {
+fn model() -> Option<&'static Seat> {
+    used().iter().find(|seat| seat.state.load(Ordering::Acquire) == MODEL)
+}
+
+fn take_copy_of(seat: &Seat, stack_bytes: usize) -> io::Result<usize> {
     let place = (0..MOST).find_map(|_| take_free()).ok_or_else(too_many)?;
-    let copied = SEATS[place].become_copy_of(seat);
+    let copied = SEATS[place].become_copy_of(seat, stack_bytes);
     copied.map(|()| place).inspect_err(|_| SEATS[place].state.store(FREE, Ordering::Release))
 }
 
@@ -280,33 +293,51 @@ impl Seat {
         }
     }
 
-    /// Gives this seat a stack, and on it a copy of what another one has from where a new thread's stack begins. Words
-    /// that name an address there get the address in the copy.
-    fn become_copy_of(&self, other: &Seat) -> io::Result<()> {
-        let [start, len] = [&other.stack[0], &other.stack[1]].map(|part| part.load(Ordering::Relaxed));
-        let (top, end) = (other.top.load(Ordering::Relaxed), start + len);
-        let stack = Reservation::apart(STACK_BYTES + PAGE_BYTES, PAGE_BYTES)?;
+    /// Gives this seat a stack of so many bytes, and above them a copy of what another one has from where a new
+    /// thread's stack begins.
+    fn become_copy_of(&self, other: &Seat, stack_bytes: usize) -> io::Result<()> {
+        let bytes = PAGE_BYTES + stack_bytes + (other.end() - other.top());
+        let stack = Reservation::apart(bytes.next_multiple_of(PAGE_BYTES), PAGE_BYTES)?;
         stack.protect_rw(stack.addr() + PAGE_BYTES..stack.range().end)?; // the first page guards it
-        let moved = |addr: usize| addr - start + stack.range().end - len;
-        for at in (top..end).step_by(size_of::<usize>()) {
-            // SAFETY: aligned words of two stacks. Nothing changes those of the other one, and no thread runs on this.
-            unsafe {
-                match (at as *const usize).read() {
-                    0 => {} // as the new stack is, where it was not touched
-                    word if (start..end).contains(&word) => (moved(at) as *mut usize).write(moved(word)),
-                    word => (moved(at) as *mut usize).write(word),
-                }
-            }
-        }
+        self.stack[0].store(stack.addr(), Ordering::Relaxed);
+        self.stack[1].store(stack.len(), Ordering::Relaxed);
+        stack.leak();
+        let moved = |addr: usize| addr.wrapping_sub(other.end()).wrapping_add(self.end());
         let parts = [(&self.id_at, &other.id_at), (&self.cpu_at, &other.cpu_at), (&self.top, &other.top)];
         for (to, from) in parts.into_iter().chain([(&self.record, &other.record)]) {
             let addr = from.load(Ordering::Relaxed);
             to.store(if addr == 0 { 0 } else { moved(addr) }, Ordering::Relaxed);
         }
-        self.stack[0].store(stack.addr(), Ordering::Relaxed);
-        self.stack[1].store(stack.len(), Ordering::Relaxed);
-        stack.leak();
+        self.copy_words(other);
         Ok(())
+    }
+
+    /// Copies the words from where a new thread's stack begins. Those that name an address there get the address in
+    /// the copy.
+    fn copy_words(&self, other: &Seat) {
+        let (start, end, top) = (other.stack[0].load(Ordering::Relaxed), other.end(), other.top());
+        let moved = |addr: usize| addr.wrapping_sub(end).wrapping_add(self.end());
+        for at in (top..end).step_by(size_of::<usize>()) {
+            // SAFETY: aligned words of two stacks that are long enough. No thread runs on this one, and of the other
+            // one's only the kernel changes some: the CPU, which nobody takes from a copy.
+            unsafe {
+                let word = (at as *const usize).read_volatile();
+                let copied = if (start..end).contains(&word) { moved(word) } else { word };
+                let to = moved(at) as *mut usize;
+                if to.read() != copied {
+                    to.write(copied); // most are zeros, on pages that need not be touched
+                }
+            }
+        }
+    }
+
+    fn top(&self) -> usize {
+        self.top.load(Ordering::Relaxed)
+    }
+
+    /// The end of its stack.
+    fn end(&self) -> usize {
+        self.stack[0].load(Ordering::Relaxed) + self.stack[1].load(Ordering::Relaxed)
     }
 
     fn create(&self, stack: usize, len: usize) -> Result<libc::pthread_t, i32> {
@@ -341,6 +372,9 @@ impl Seat {
     /// Starts a thread by a system call, on a stack on which another one ended, or a copy of such a stack.
     fn restart(&'static self, place: usize, name: &str, table: Table, body: Body) -> io::Result<Thread> {
         self.prepare(name, body);
+        if let Some(model) = model().filter(|model| model.end() - model.top() == self.end() - self.top()) {
+            self.copy_words(model); // not what the thread before has left
+        }
         let mut flags = libc::CLONE_VM
             | libc::CLONE_FS
             | libc::CLONE_SIGHAND
@@ -370,6 +404,8 @@ impl Seat {
             }
         });
         if let Err(number) = started {
+            // SAFETY: the seat is this call's, and no thread runs there.
+            unsafe { *self.body.get() = None };
             self.state.store(INHERITED, Ordering::Release);
             return Err(io::Error::from_raw_os_error(number));
         }

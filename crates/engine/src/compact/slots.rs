@@ -57,6 +57,8 @@ pub(crate) struct SlotCompactor {
     nr_wanted: usize,
     /// Large folios that had gone out when it last looked.
     nr_large: u64,
+    /// When it looks again, unless more runs are wanted.
+    due: Option<Instant>,
 }
 
 impl SlotCompactor {
@@ -65,6 +67,12 @@ impl SlotCompactor {
     pub fn step(&mut self, engine: &Engine) -> Option<Duration> {
         let nr_more = engine.swap().slot_work().take_wanted();
         self.nr_wanted += nr_more;
+        if let Some(left) = self.due.map(|due| due.saturating_duration_since(Instant::now()))
+            && nr_more == 0
+            && !left.is_zero()
+        {
+            return Some(left);
+        }
         let nr_large_before = std::mem::replace(&mut self.nr_large, nr_large_out(engine));
         // Large folios use the clusters kept whole. Without new ones they would soon find none.
         let in_use = self.wanted_last.is_some() && self.nr_large != nr_large_before;
@@ -75,7 +83,8 @@ impl SlotCompactor {
         if !lasts || !compact_slots(engine, &mut self.compactions, self.nr_wanted) {
             (self.wanted_last, self.nr_wanted) = (None, 0);
         }
-        self.wanted_last.map(|_| AGAIN)
+        self.due = self.wanted_last.map(|_| Instant::now() + AGAIN);
+        self.due.map(|_| AGAIN)
     }
 }
 

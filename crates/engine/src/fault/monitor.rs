@@ -79,11 +79,20 @@ struct Flight<F> {
     flow: Pin<Box<Option<F>>>,
 }
 
+/// Other processes that ask for memory: one is served at a time.
+struct Readers<'e> {
+    listener: Option<&'e Listener>,
+    /// What is asked for next.
+    next: Option<Asked>,
+    /// The place among the flights of what is being brought in.
+    served_at: Option<usize>,
+}
+
 /// The faults of one monitor thread.
 struct Flights<'e, F, M> {
     engine: &'e Engine,
     turns: &'e Turns,
-    listener: Option<&'e Listener>,
+    readers: Readers<'e>,
     /// Makes the flow of a fault, or of what another process asks for. It returns whether the thread is to be woken.
     make: M,
     all: Vec<Flight<F>>,
@@ -112,10 +121,15 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
     /// Begins what another process asks for, if one does.
     fn begin_for_reader(&mut self) {
         let thread = signals::thread_id();
-        if let Some(listener) = self.listener
+        let readers = &mut self.readers;
+        if readers.served_at.is_some() {
+            return;
+        }
+        readers.next = readers.next.or_else(|| readers.listener?.receive().ok()?);
+        if let Some(asked) = readers.next
             && let Some(pass) = self.engine.gate().try_enter(thread)
-            && let Ok(Some(asked)) = listener.receive()
         {
+            readers.next = None;
             self.begin(pass, Reported { addr: asked.addr, thread }, Some(asked));
         }
     }
@@ -134,6 +148,9 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
         let flight = &mut self.all[place];
         (flight.fault, flight.begun, flight.cpu) = (fault, Instant::now(), cpu::served());
         flight.flow.set(Some((self.make)(fault, asked)));
+        if asked.is_some() {
+            self.readers.served_at = Some(place);
+        }
         self.go_on_with(place)
     }
 
@@ -149,6 +166,7 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
             return None;
         };
         flight.flow.set(None);
+        self.readers.served_at.take_if(|served| *served == place);
         SERVED.set(0); // before the thread goes on
         if wakes {
             wake(self.engine, flight.fault);
@@ -183,7 +201,7 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
     /// Whether a fault waits for what nobody tells this thread.
     fn wait_for_a_turn(&self) -> bool {
         let waits = |flight: &Flight<F>| flight.flow.is_some() && flight.need == Need::Turn;
-        !self.held_back.is_empty() || self.all.iter().any(waits)
+        !self.held_back.is_empty() || self.readers.next.is_some() || self.all.iter().any(waits)
     }
 }
 
@@ -205,16 +223,17 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool) {
     };
     let make = |fault, asked: Option<Asked>| resolve_one(engine, fault, asked.zip(listener), Waits::ByTurns(&turns));
     let held_back = Vec::with_capacity(MOST_HELD_BACK);
-    let mut flights = Flights { engine, turns: &turns, listener, make, all: Vec::new(), held_back };
+    let readers = Readers { listener, next: None, served_at: None };
+    let mut flights = Flights { engine, turns: &turns, readers, make, all: Vec::new(), held_back };
     let (mut watch_until, mut turn) = (Instant::now(), TURN);
     let mut listens_at = Instant::now();
     loop {
         let begun = Instant::now();
+        let (nr_new, new_shortest) = flights.begin_some();
         if begun >= listens_at {
             flights.begin_for_reader();
             listens_at = begun + READERS_WAIT;
         }
-        let (nr_new, new_shortest) = flights.begin_some();
         let shortest = flights.go_on();
         if new_shortest.into_iter().chain(shortest).any(|took| took < SHORT) {
             watch_until = Instant::now() + WATCH;
@@ -232,7 +251,7 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool) {
             turn = (turn * 2).min(LONGEST_TURN);
             match waiter.wait(moment) {
                 Ok(Woken::Stopped) => return,
-                Ok(Woken::Event) => flights.begin_for_reader(),
+                Ok(Woken::Event) => listens_at = Instant::now(),
                 Err(error) => fatal::die(&format!("waiting for faults: {error}")),
             }
         }

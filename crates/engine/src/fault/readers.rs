@@ -17,6 +17,9 @@ use crate::process::turns::{Waits, asleep};
 /// The most that is brought in at once.
 const MOST_BYTES: usize = 4 << 20;
 
+/// Folios that are brought in before faults go on.
+const AT_ONCE: usize = 16;
+
 /// Body of the thread. Returns when `stop` is signalled. If the process cannot listen, nobody is served.
 pub(crate) fn run(engine: &Engine, stop: &EventFd) {
     let Ok(listener) = Listener::new() else { return };
@@ -35,6 +38,7 @@ pub(crate) async fn serve(engine: &Engine, listener: &Listener, asked: Asked, wa
 async fn bring_in(engine: &Engine, range: Range<usize>, waits: Waits<'_>) {
     let range = engine.table().possible(range);
     let thread = signals::thread_id();
+    let mut nr_brought = 0;
     for id in blocks_of(&range).map(BlockId::from_index) {
         if range.is_empty() || !engine.table().contains(id.offset_bytes()) || !engine.table().is_open(id) {
             continue;
@@ -44,8 +48,15 @@ async fn bring_in(engine: &Engine, range: Range<usize>, waits: Waits<'_>) {
             let block = engine.parts().lock_for(id, waits).await;
             let is_out = !matches!(block.state(block.index_of(page)), State::Resident(_)) && !block.is_sealed(page);
             drop(block);
-            if is_out && Fault::new(engine, id.page(page), thread, waits).run(pass).await.is_err() {
+            if !is_out {
+                continue;
+            }
+            if Fault::new(engine, id.page(page), thread, waits).run(pass).await.is_err() {
                 break; // lost: the reader gets an error
+            }
+            nr_brought += 1;
+            if nr_brought % AT_ONCE == 0 {
+                waits.a_turn().await;
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The zeroed pageblocks in stock ([`super::zeroed`] fills it).
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use folioswap_core::{FrameId, Order, Zone, Zones};
@@ -25,6 +25,7 @@ pub(crate) struct ZeroedStock {
     /// The number of first touches when reclaim last looked.
     pub nr_touches_seen: AtomicUsize,
     enabled: bool,
+    is_wanted: AtomicBool,
     background: Arc<Event>,
 }
 
@@ -37,6 +38,7 @@ impl ZeroedStock {
             nr_touches: AtomicUsize::new(0),
             nr_touches_seen: AtomicUsize::new(0),
             enabled,
+            is_wanted: AtomicBool::new(false),
             background,
         }
     }
@@ -47,9 +49,15 @@ impl ZeroedStock {
         if self.enabled { most.min(self.nr_touches.load(Ordering::Relaxed) / TOUCHES_EACH) } else { 0 }
     }
 
-    /// Wakes the thread.
-    pub fn wake(&self) {
+    /// Has it filled.
+    pub fn want(&self) {
+        self.is_wanted.store(true, Ordering::SeqCst);
         self.background.signal();
+    }
+
+    /// Whether it is to be filled, since the last call.
+    pub fn take_wanted(&self) -> bool {
+        self.is_wanted.swap(false, Ordering::SeqCst)
     }
 
     pub fn change<R>(&self, change: impl FnOnce(&mut Vec<FrameId>) -> R) -> R {

@@ -14,8 +14,11 @@ use crate::memory::table::Table;
 use crate::process::cpu::current_cpu;
 use crate::process::lifecycle::Lifecycle;
 
-/// Fills the stock.
+/// Fills the stock, if that was asked for.
 pub(crate) fn fill(ram: &Ram, table: &Table, lifecycle: &Lifecycle) {
+    if !ram.stock.take_wanted() {
+        return;
+    }
     let thread = folioswap_sys::signals::thread_id();
     loop {
         let _pass = lifecycle.gate().enter(thread);
@@ -37,7 +40,7 @@ impl Ram {
         if nr_left < stock.target(zone).div_ceil(2) {
             stock.touched_on.store(cpu.get(), Ordering::Relaxed);
             self.begin();
-            stock.wake();
+            stock.want();
         }
         taken
     }

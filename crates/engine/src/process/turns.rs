@@ -55,6 +55,12 @@ impl Waits<'_> {
             }
         }
     }
+
+    /// Lets other flows of the thread go on.
+    pub async fn a_turn(self) {
+        let mut had_one = false;
+        self.until(|| (), || std::mem::replace(&mut had_one, true).then_some(())).await;
+    }
 }
 
 /// What a flow needs to go on.

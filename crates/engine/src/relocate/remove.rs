@@ -4,7 +4,7 @@
 //! each under its lock, which waits for I/O on the block. The first walk moves content that is only on the device to
 //! other devices, or to RAM if they have no room, so that a removal that must fail does so early. Content is verified
 //! in a buffer outside the budget. Later walks also free the device's copies of folios in RAM. They are repeated until
-//! no slot is in use, since blocks move, and folios with copies may leave RAM meanwhile.
+//! no slot is in use, because writes to it may be under way; not for ever.
 //!
 //! **Invariant.** A failed step leaves every folio in its old or in a new place, so a removal can be given up at any
 //! point.
@@ -24,7 +24,7 @@ use crate::reclaim::kept;
 use crate::swap::block::{Buffer, SlotRun};
 use crate::swap::health::SwapInError;
 
-/// How long a removal goes on. After the first walks only writes in flight can use the device.
+/// How long a removal waits after the first walks, when only writes in flight can use the device.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Writes to other devices that may fail in a row. Each failure takes slots out of use.
@@ -93,14 +93,15 @@ pub(crate) fn remove_device(engine: &Engine, name: &str) -> Result<(), Error> {
 
 fn empty_device(engine: &Engine, device: DeviceId) -> Result<(), Stuck> {
     let mut buffer = Buffer::new();
-    let begun = Instant::now();
     walk(engine, device, Step::Carry, &mut buffer)?;
+    let mut walked = None;
     while !engine.swap().devices().is_unused(device) {
-        if begun.elapsed() > PATIENCE {
+        if walked.is_some_and(|walked: Instant| walked.elapsed() > PATIENCE) {
             return Err(Stuck::Busy);
         }
         let seen = engine.ram().frame_freed().now();
         walk(engine, device, Step::Free, &mut buffer)?;
+        walked = walked.or_else(|| Some(Instant::now()));
         // Folios that were being written to the device settle when their writes end.
         engine.ram().reclaim_wanted().signal();
         engine.ram().frame_freed().wait_for(seen, SETTLING);

@@ -11,6 +11,7 @@ use libc::{gid_t, size_t, uid_t};
 
 use crate::calls::{copied, mirrored};
 use crate::ground::export::{export, real};
+use crate::ground::real::own;
 use crate::ground::{guard, state, waiting};
 use crate::map::adopt;
 
@@ -91,6 +92,7 @@ pub fn after(number: c_long, words: &[usize; 6]) {
         // The C library's functions, which do it for all threads, do not come here.
         libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => mirrored::mirror(number, words),
         libc::SYS_setgid | libc::SYS_setregid | libc::SYS_setresgid => mirrored::mirror(number, words),
+        libc::SYS_setgroups => mirror_groups(),
         _ => {}
     }
     let leaves = match number {
@@ -117,29 +119,72 @@ fn prepare() {
     }
 }
 
-/// The new user may have no thread left (RLIMIT_NPROC).
+/// An id that stays as it is.
+const SAME: u32 = u32::MAX;
+
+/// Functions that change the user or group of all threads, each with the call that it makes for a thread. The C library
+/// does not know the engine's. The new user may have no thread left (RLIMIT_NPROC).
 macro_rules! changes_user {
-    ($(fn $name:ident = $text:literal($($user:ident: $kind:ty),*);)*) => {$(
+    ($(fn $name:ident = $text:literal($($user:ident: $kind:ty),*) by $number:ident($($id:ident),*);)*) => {$(
         export! {
             fn $name($($user: $kind),*) -> c_int {
                 real!(REAL = $text: fn($($kind),*) -> c_int);
                 prepare();
                 // SAFETY: passes the caller's arguments on unchanged.
-                unsafe { REAL.get()($($user),*) }
+                let result = unsafe { REAL.get()($($user),*) };
+                if result == 0 {
+                    let mut words = [0; 6];
+                    words.iter_mut().zip([$($id as usize),*]).for_each(|(word, id)| *word = id);
+                    mirrored::mirror(libc::$number, &words);
+                }
+                result
             }
         }
     )*};
 }
 
+/// The same for the groups of the calling thread, which it has just changed for all threads.
+fn mirror_groups() {
+    let groups = {
+        let _guard = guard::enter();
+        // SAFETY: asks for the number of groups; then the kernel fills in that many at most.
+        unsafe {
+            let count = own!(libc::SYS_getgroups, 0, std::ptr::null_mut::<gid_t>()).max(0) as usize;
+            let mut groups = vec![0 as gid_t; count];
+            let count = own!(libc::SYS_getgroups, count, groups.as_mut_ptr()).max(0) as usize;
+            groups.truncate(count);
+            groups.leak() // a thread may be late
+        }
+    };
+    mirrored::mirror(libc::SYS_setgroups, &[groups.len(), groups.as_ptr() as usize, 0, 0, 0, 0]);
+}
+
 changes_user! {
-    fn setuid = c"setuid"(user: uid_t);
-    fn seteuid = c"seteuid"(user: uid_t);
-    fn setreuid = c"setreuid"(real: uid_t, effective: uid_t);
-    fn setresuid = c"setresuid"(real: uid_t, effective: uid_t, saved: uid_t);
-    fn setgid = c"setgid"(group: gid_t);
-    fn setegid = c"setegid"(group: gid_t);
-    fn setregid = c"setregid"(real: gid_t, effective: gid_t);
-    fn setresgid = c"setresgid"(real: gid_t, effective: gid_t, saved: gid_t);
+    fn setuid = c"setuid"(user: uid_t) by SYS_setuid(user);
+    fn seteuid = c"seteuid"(user: uid_t) by SYS_setresuid(SAME, user, SAME);
+    fn setreuid = c"setreuid"(real: uid_t, effective: uid_t) by SYS_setreuid(real, effective);
+    fn setresuid = c"setresuid"(real: uid_t, effective: uid_t, saved: uid_t) by SYS_setresuid(real, effective, saved);
+    fn setgid = c"setgid"(group: gid_t) by SYS_setgid(group);
+    fn setegid = c"setegid"(group: gid_t) by SYS_setresgid(SAME, group, SAME);
+    fn setregid = c"setregid"(real: gid_t, effective: gid_t) by SYS_setregid(real, effective);
+    fn setresgid = c"setresgid"(real: gid_t, effective: gid_t, saved: gid_t) by SYS_setresgid(real, effective, saved);
+}
+
+/// Functions that change what the kernel checks for the calling thread alone.
+macro_rules! changes_own_user {
+    ($(fn $name:ident = $text:literal($user:ident: $kind:ty);)*) => {$(
+        export! {
+            fn $name($user: $kind) -> c_int {
+                real!(REAL = $text: fn($kind) -> c_int);
+                prepare();
+                // SAFETY: passes the caller's argument on unchanged.
+                unsafe { REAL.get()($user) }
+            }
+        }
+    )*};
+}
+
+changes_own_user! {
     fn setfsuid = c"setfsuid"(user: uid_t);
     fn setfsgid = c"setfsgid"(group: gid_t);
 }
@@ -149,10 +194,14 @@ export! {
         real!(SETGROUPS = c"setgroups": fn(size_t, *const gid_t) -> c_int);
         prepare();
         // SAFETY: the caller's call, with a valid copy in place of its pointer.
-        unsafe {
+        let result = unsafe {
             let copy = copied::values(groups, count);
             SETGROUPS.get()(count, copy.at(groups))
+        };
+        if result == 0 {
+            mirror_groups();
         }
+        result
     }
 }
 
@@ -162,10 +211,14 @@ export! {
         ready();
         prepare();
         // SAFETY: the caller's call, with a valid copy in place of its pointer.
-        unsafe {
+        let result = unsafe {
             let copy = copied::text(user);
             INITGROUPS.get()(copy.at(user), group)
+        };
+        if result == 0 {
+            mirror_groups();
         }
+        result
     }
 }
 

@@ -274,13 +274,16 @@ fn maps_zeros(access: c_int, flags: c_int, fd: c_int, offset: i64) -> bool {
 }
 
 /// Maps something of the engine's, not where the program has just unmapped something and may map again. Some files
-/// choose the place themselves, as that of a ring does, and refuse any other. MAP_32BIT keeps them to low addresses,
-/// which programs leave to the kernel.
+/// choose the place themselves, as that of a ring does (Linux 6.4), and refuse any other with EINVAL. MAP_32BIT keeps
+/// them to the addresses from 1 to 2 GiB. So the heap of a program that is not position-independent may end there: the
+/// C library goes on elsewhere.
 fn map_apart(len: usize, map: impl Fn(*mut c_void, c_int) -> *mut c_void) -> *mut c_void {
     let place = without_provenance_mut(place_apart(pages(len)));
-    let tries = [(place, 0), (null_mut(), libc::MAP_32BIT), (null_mut(), 0)];
-    let mapped = tries.into_iter().map(|(place, flags)| map(place, flags));
-    mapped.into_iter().find(|&mapped| mapped != libc::MAP_FAILED).unwrap_or(libc::MAP_FAILED)
+    let mapped = map(place, 0);
+    if mapped == libc::MAP_FAILED && state::errno() == libc::EINVAL {
+        return map(null_mut(), libc::MAP_32BIT);
+    }
+    mapped
 }
 
 /// Maps memory as the program asks.
