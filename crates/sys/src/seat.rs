@@ -2,13 +2,13 @@
 //! needs for the thread (thread-local storage and the like).
 //!
 //! The C library takes memory from the program's allocator for a thread that it starts. That may be locked by a thread
-//! that waits for a fault. So under `run` it starts only the first, before the program begins. All others are started by
-//! a system call, which takes no lock and no memory of either. Before it does anything, the first thread leaves a copy
-//! of its seat, the *model*, of which each further seat is a copy. A forked child has none of its parent's threads, but
-//! a copy of each seat, and starts its threads there. The C library knows of no thread that a system call has started;
-//! in a child it has forgotten those on stacks that are not its own. So nobody else uses the seats. A copy has the
-//! thread-local storage of what was loaded when the model was made, and with another C library than glibc, or on
-//! another machine than x86-64, there is no model.
+//! that waits for a fault. So under `run` it starts only the first, before the program begins. All others are started
+//! by a system call, which takes no lock and no memory of either. Before it does anything, the first thread leaves a
+//! copy of its seat, the *model*, of which each further seat is a copy. A forked child has none of its parent's
+//! threads, but a copy of each seat, and starts its threads there. The C library knows of no thread that a system call
+//! has started; in a child it has forgotten those on stacks that are not its own. So nobody else uses the seats. A copy
+//! has the thread-local storage of what was loaded when the model was made, and with another C library than glibc, or
+//! on another machine than x86-64, there is no model.
 //!
 //! **Locking.** None. A seat belongs to who has changed its state from free or inherited.
 

@@ -276,7 +276,8 @@ impl SwapSpace {
 mod tests {
     use super::*;
     use crate::device::{self, SwapDevice};
-    use crate::swap::attached::{DEVICE_SHIFT, Frees};
+    use crate::swap::attached::DEVICE_SHIFT;
+    use crate::swap::info;
 
     /// The nodes of `text`, and devices as for `--swap`.
     fn space(text: &str, devices: &[&str]) -> SwapSpace {
@@ -298,7 +299,7 @@ mod tests {
 
     fn allocate(space: &SwapSpace, cpu: u32, order: Order) -> Option<(usize, SlotId)> {
         let slot = space.allocate(CpuId::new(cpu), order)?;
-        Some((space.device_of(slot).index(), slot))
+        Some((space.devices().device_of(slot).index(), slot))
     }
 
     fn devices_of(space: &SwapSpace, cpu: u32, order: Order, nr: usize) -> Vec<usize> {
@@ -314,7 +315,7 @@ mod tests {
         assert_eq!(devices_of(&space, 2, Order::HUGE, 9), [0, 1, 1]);
         assert_eq!(devices_of(&space, 1, Order::PAGE, 600), [0; 509]);
         assert_eq!(devices_of(&space, 1, Order::PAGE, 1), []);
-        let infos = space.devices();
+        let infos = info::all(space.devices());
         let shown: Vec<_> = infos.iter().map(|info| (info.priority.get(), info.node.map(NodeId::get))).collect();
         assert_eq!(shown, [(-2, Some(0)), (-3, Some(1))]);
     }
@@ -350,15 +351,15 @@ mod tests {
         let space = space(TWO, &["ram:4M,node=0", "ram:6M", "ram:8M"]);
         let (_, slot) = allocate(&space, 0, Order::PAGE).unwrap();
         let device = DeviceId::new(0);
-        space.begin_removal(device);
+        space.devices().begin_removal(device);
         assert_eq!(devices_of(&space, 0, Order::PAGE, 1), [1]);
-        space.cancel_removal(device);
+        space.devices().cancel_removal(device);
         assert_eq!(devices_of(&space, 0, Order::HUGE, 1), [0]);
-        space.begin_removal(device);
+        space.devices().begin_removal(device);
         space.free_now(slot, Order::PAGE);
         space.free_now(slot.plus(512), Order::HUGE);
-        space.detach(device);
-        let priorities: Vec<_> = space.devices().iter().map(|info| info.priority.get()).collect();
+        space.devices().detach(device);
+        let priorities: Vec<_> = info::all(space.devices()).iter().map(|info| info.priority.get()).collect();
         assert_eq!(priorities, [-2, -3]);
         assert_eq!(devices_of(&space, 0, Order::HUGE, 9), [1, 1, 2, 2, 2, 2]);
     }

@@ -28,7 +28,7 @@ fn nearly_full(folio: Order) -> (Arena, ArenaVec<u64>) {
     let space = &arena.engine().swap();
     let whole = || space.allocate_on_one(&[DeviceId::new(0)], CpuId::new(0), Order::HUGE);
     let last = std::iter::from_fn(whole).max().unwrap().plus(511);
-    assert_eq!(space.device_of(last.plus(1)), DeviceId::new(1), "the next number is another device's");
+    assert_eq!(space.devices().device_of(last.plus(1)), DeviceId::new(1), "the next number is another device's");
     space.put_back_slots(last, Order::PAGE);
     let mut words = ArenaVec::zeroed(&arena, Order::HUGE.bytes() / 8).unwrap();
     words.iter_mut().enumerate().for_each(|(at, word)| *word = (at * 8 / PAGE_SIZE) as u64 + 1);
