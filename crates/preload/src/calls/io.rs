@@ -192,8 +192,7 @@ pub unsafe fn with_address(
     unsafe {
         let copies = [copied::named(from, len), copied::value(len)];
         let result = call(copies[0].at(from), copies[1].at(len));
-        copies.iter().for_each(|copy| copy.bring_back(result));
-        result
+        copied::bring_all_back(&copies, result)
     }
 }
 

@@ -72,7 +72,7 @@ copied! {
 ///
 /// # Safety
 /// Each range is null or the program's.
-unsafe fn with_copies<const N: usize, R: Outcome + Copy>(
+unsafe fn with_copies<const N: usize, R: Outcome>(
     ranges: [(usize, usize); N],
     call: impl FnOnce([usize; N]) -> R,
 ) -> R {
@@ -80,8 +80,7 @@ unsafe fn with_copies<const N: usize, R: Outcome + Copy>(
     let copies = ranges.map(|(addr, len)| unsafe { Copied::new(addr, len, true) });
     let result = call(std::array::from_fn(|index| copies[index].addr()));
     // SAFETY: the caller upholds this function's own contract.
-    copies.iter().for_each(|copy| unsafe { copy.bring_back(result) });
-    result
+    unsafe { copied::bring_all_back(&copies, result) }
 }
 
 /// A copy of a time that is only read. `None` if it cannot be read: the kernel refuses the caller's own pointer.
@@ -106,8 +105,7 @@ export! {
             let (time, copy) = (time(limit), ours::without_ours(set));
             let polled = copied::polled(list, count);
             let result = REAL.get()(polled.at(list), count, pointer(&time, limit), ours::pointer(&copy, set));
-            polled.bring_back(result);
-            result
+            polled.bring_back(result)
         }
     }
 }
