@@ -20,7 +20,7 @@ use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::{kernel, own};
 use crate::ground::{c_library, guard, state, waiting};
 use crate::memory::pages::BLOCK_BYTES;
-use crate::memory::resident;
+use crate::memory::{lent, resident};
 
 type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 
@@ -319,6 +319,7 @@ extern "C" fn at_end(value: *mut c_void) {
         return;
     }
     robust::end_thread();
+    lent::end_thread();
     let _guard = guard::enter();
     // SAFETY: takes no pointers.
     if guard::this_thread() != unsafe { own!(libc::SYS_getpid) as u32 } {
