@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
+use crate::ground::lock::{Lock, Locked};
 use crate::ground::{guard, state};
 use crate::map::{adopt, mapping, remap};
 use crate::memory::pages::BLOCK_BYTES;
@@ -25,13 +25,13 @@ fn len_for(size: usize) -> usize {
 }
 
 /// Block -> its length in bytes, a multiple of the folio size.
-static BLOCKS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+static BLOCKS: Lock<BTreeMap<usize, usize>> = Lock::new(BTreeMap::new());
 
 /// The list, locked.
-pub type Blocks = MutexGuard<'static, BTreeMap<usize, usize>>;
+pub type Blocks = Locked<BTreeMap<usize, usize>>;
 
 pub fn blocks() -> Blocks {
-    BLOCKS.lock().expect("nothing panics under this lock")
+    BLOCKS.lock()
 }
 
 /// How many there are.

@@ -3,15 +3,15 @@
 //! budget is transferred before the call returns; the C library then makes a request without bytes, and so tells the
 //! program of the end.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::sync::{LazyLock, Mutex, MutexGuard};
 
 use libc::{aiocb, sigevent, timespec};
 
 use crate::calls::rings::{self, Hold, Rings};
 use crate::calls::{copied, io};
 use crate::ground::export::{export, real};
+use crate::ground::lock::{Lock, Locked};
 use crate::ground::{guard, state, waiting};
 use crate::memory::cover::{self, Held, Kind};
 
@@ -33,20 +33,20 @@ struct Made {
     len: usize,
 }
 
-type Requests = HashMap<usize, Request>;
+type Requests = BTreeMap<usize, Request>;
 
 /// By the address of the control block.
-static REQUESTS: LazyLock<Mutex<Requests>> = LazyLock::new(Mutex::default);
+static REQUESTS: Lock<Requests> = Lock::new(Requests::new());
 
 /// The requests, these and those of rings, locked.
-pub type Locked = (MutexGuard<'static, Requests>, Rings);
+pub type LockedRequests = (Locked<Requests>, Rings);
 
-pub fn requests() -> Locked {
+pub fn requests() -> LockedRequests {
     (own(), rings::lock())
 }
 
-fn own() -> MutexGuard<'static, Requests> {
-    REQUESTS.lock().expect("nothing panics under this lock")
+fn own() -> Locked<Requests> {
+    REQUESTS.lock()
 }
 
 /// Holds the memory of a request, or makes its transfer: `what` is LIO_READ, LIO_WRITE, or something without a buffer.

@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 
-use crate::calls::copied::Copied;
+use crate::calls::copied::{self, Copied};
 use crate::ground::real::{kernel, raw};
 use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
@@ -90,14 +90,13 @@ unsafe fn perform_batch(words: &[usize; 6], about: &Attributes, map: &MapInfo) -
         unsafe { raw(libc::SYS_bpf, &[words[0], asked.as_ptr() as usize, words[2]]) as isize }
     };
     let result = cover::repeat(|| cover::structure(words[1] as *const u8, cover::UNKNOWN_BYTES), call);
+    // SAFETY: the program passed the ranges to the call.
+    let result = unsafe { copied::bring_all_back(&copies, result) };
     state::keeping_errno(|| {
         let (number, now) = (words[1] + NUMBER * size_of::<u64>(), asked.get()[NUMBER] as u32);
-        // SAFETY: the ranges are still the program's, and the kernel would write the number there.
-        unsafe {
-            copies.iter().for_each(|copy| copy.bring_back(result));
-            if now != about[NUMBER] as u32 && access::is_open(number, size_of::<u32>(), Access::Write) {
-                (number as *mut u32).write_unaligned(now);
-            }
+        if now != about[NUMBER] as u32 && access::is_open(number, size_of::<u32>(), Access::Write) {
+            // SAFETY: the program's memory, which may be written, and where the kernel would write the number.
+            unsafe { (number as *mut u32).write_unaligned(now) };
         }
     });
     result

@@ -293,8 +293,7 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
                 let result = messages::several(fd, b as *mut mmsghdr, c as c_uint, true, |list, count| {
                     kernel!(number, fd, list, count, d, limit.addr()) as c_int
                 });
-                limit.bring_back(result);
-                result as isize
+                limit.bring_back(result) as isize
             }
             _ => return None,
         }
@@ -350,8 +349,7 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
                 let list = copied::polled(a as *mut u8, b as nfds_t);
                 let (limit, set) = (copied::value(c as *mut timespec), ours::open_set(d));
                 let result = kernel!(number, list.addr(), b, limit.addr(), copied::or_theirs(&set, d), e);
-                [list, limit].iter().for_each(|copy| copy.bring_back(result));
-                result as isize
+                copied::bring_all_back(&[list, limit], result) as isize
             }
             libc::SYS_select | libc::SYS_pselect6 => {
                 let len = (a as c_int).max(0) as usize;
@@ -360,16 +358,14 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
                 let call =
                     |sixth| kernel!(number, a, sets[0].addr(), sets[1].addr(), sets[2].addr(), limit.addr(), sixth);
                 let result = if number == libc::SYS_pselect6 { with_named_set(f, call) } else { call(f) };
-                sets.iter().chain([&limit]).for_each(|copy| copy.bring_back(result));
-                result as isize
+                copied::bring_all_back(sets.iter().chain([&limit]), result) as isize
             }
             SYS_IO_PGETEVENTS => {
                 let list = copied::bytes(d as *mut u8, if c as isize > 0 { c.saturating_mul(32) } else { 0 });
                 let limit = copied::value(e as *const timespec);
                 let call = |sixth| kernel!(number, a, b, c, list.addr(), limit.addr(), sixth);
                 let result = with_named_set(f, call);
-                list.bring_back(result);
-                result as isize
+                list.bring_back(result) as isize
             }
             libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => {
                 let list = copied::bytes(b as *mut u8, (c as c_int).max(0) as usize * 12);
@@ -377,8 +373,7 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
                 let limit = copied::bytes(d as *const u8, if has_time { size_of::<timespec>() } else { 0 });
                 let set = ours::open_set(e);
                 let result = kernel!(number, a, list.addr(), c, limit.addr(), copied::or_theirs(&set, e), f);
-                list.bring_back(result);
-                result as isize
+                list.bring_back(result) as isize
             }
             _ => return None,
         }
@@ -447,8 +442,11 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
                 let message =
                     if is_sent { copied::bytes(b as *const u8, len) } else { copied::bytes(b as *mut u8, len) };
                 let result = kernel!(number, a, message.addr(), c, d, e);
-                message.bring_back(if result < 0 { -1 } else { result as isize + size_of::<c_long>() as isize });
-                result as isize
+                let type_bytes = size_of::<c_long>() as isize;
+                match message.bring_back(if result < 0 { -1 } else { result as isize + type_bytes }) {
+                    0.. => result as isize,
+                    failed => failed,
+                }
             }
             libc::SYS_execve | libc::SYS_execveat => {
                 let at = if number == libc::SYS_execve { [a, b, c] } else { [b, c, d] };
@@ -467,8 +465,7 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
             libc::SYS_mincore => {
                 let present = Copied::new(c, b.div_ceil(4096), true);
                 let result = kernel!(number, a, b, present.addr());
-                present.bring_back(result);
-                result as isize
+                present.bring_back(result) as isize
             }
             _ => return None,
         }

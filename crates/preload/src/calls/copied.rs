@@ -259,31 +259,40 @@ impl Copied {
         self.copy.as_ref().map_or(self.addr, |copy| copy.as_ptr() as usize)
     }
 
-    /// The same address as a pointer.
+    /// What a call lends while it sleeps.
+    pub fn bounces(&self) -> impl Iterator<Item = &Bounce> {
+        self.copy.iter().chain(&self.before)
+    }
+
+    /// [`addr`](Self::addr) as a pointer.
     pub fn at<P: Pointer>(&self, _for: P) -> P {
         P::at(self.addr())
     }
 
-    /// Copies what the kernel wrote back to the program. `result` is the call's.
+    /// Copies what the kernel wrote back to the program. `result` is the call's. Returns what the program gets: a
+    /// failure, if another thread has taken the memory away meanwhile.
     ///
     /// # Safety
-    /// The range is still the program's.
-    pub unsafe fn bring_back(&self, result: impl Outcome) {
-        let Some(copy) = &self.copy else { return };
+    /// The range is the program's, or was.
+    #[must_use]
+    pub unsafe fn bring_back<R: Outcome>(&self, result: R) -> R {
+        let Some(copy) = &self.copy else { return result };
+        if matches!(self.written, Written::Nothing | Written::Unknown) {
+            return result;
+        }
+        if !copy.fits(self.addr) {
+            return if result.is_failure() { result } else { R::refused() };
+        }
         let nr_written = match self.written {
             Written::All if !result.is_failure() => self.len,
             Written::Start => result.length().min(self.len),
             _ => 0,
         };
-        // SAFETY: the program's range and a block of the same length. No lock is held, so the range may fault.
+        // SAFETY: the program's range, which may be written, and a block of the same length. No lock is held, so the
+        // range may fault.
         unsafe {
-            match self.written {
-                Written::Nothing | Written::Unknown => {}
-                Written::All | Written::Start | Written::Changes => match &self.before {
-                    Some(before) => copy.empty_changed(self.addr, nr_written, before),
-                    None => copy.empty(self.addr, self.len),
-                },
-                Written::Revents => {
+            match (self.written, &self.before) {
+                (Written::Revents, _) => {
                     let (from, to) = (copy.as_ptr().cast::<pollfd>(), self.addr as *mut pollfd);
                     for index in 0..copy.room() / size_of::<pollfd>() {
                         // Neither list need be aligned.
@@ -291,9 +300,22 @@ impl Copied {
                         (&raw mut (*to.add(index)).revents).write_unaligned(revents);
                     }
                 }
+                (_, Some(before)) => copy.empty_changed(self.addr, nr_written, before),
+                (_, None) => _ = copy.empty(self.addr, self.len),
             }
         }
+        result
     }
+}
+
+/// Copies back what the kernel wrote to several copies. `result` is the call's. Returns what the program gets.
+///
+/// # Safety
+/// As [`Copied::bring_back`].
+#[must_use]
+pub unsafe fn bring_all_back<'a, R: Outcome>(copies: impl IntoIterator<Item = &'a Copied>, result: R) -> R {
+    // SAFETY: the caller upholds this function's own contract.
+    copies.into_iter().fold(result, |result, copy| unsafe { copy.bring_back(result) })
 }
 
 /// Copies `len` bytes.
@@ -454,13 +476,15 @@ pub unsafe fn unknown<P: Pointer>(at: P, len: usize) -> Copied {
 ///
 /// # Safety
 /// The ranges are still the program's.
-pub unsafe fn make<'a, R: Outcome + Copy>(copies: impl Iterator<Item = &'a Copied> + Clone, call: impl Fn() -> R) -> R {
+pub unsafe fn make<'a, R: Outcome>(copies: impl Iterator<Item = &'a Copied> + Clone, call: impl Fn() -> R) -> R {
     let unknown = || copies.clone().filter(|copy| copy.written == Written::Unknown);
     let bring_in = || unknown().for_each(|range| cover::structure(range.addr as *const u8, range.len));
-    let result = if unknown().next().is_some() { cover::repeat(bring_in, call) } else { call() };
+    let result = cover::lending(copies.clone().flat_map(Copied::bounces), || match unknown().next() {
+        Some(_) => cover::repeat(bring_in, call),
+        None => call(),
+    });
     // SAFETY: the caller upholds this function's own contract.
-    copies.for_each(|copy| unsafe { copy.bring_back(result) });
-    result
+    unsafe { bring_all_back(copies, result) }
 }
 
 /// Defines functions that make one call with copies of what their arguments point to. A pointer argument has its kind

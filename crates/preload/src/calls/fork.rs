@@ -12,7 +12,6 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
-use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use folioswap::{Arena, ExitStatus, Forking, RangeSet, RawSpace};
@@ -22,6 +21,7 @@ use crate::alloc::huge;
 use crate::calls::{aio, mirrored};
 use crate::faults::{cleared, net, only_thread, ours, rseq, signal_stack, threads};
 use crate::ground::export::{export, real};
+use crate::ground::lock::Locked;
 use crate::ground::real::kernel;
 use crate::ground::state::{self, Phase};
 use crate::ground::{guard, heap, selector, waiting};
@@ -76,11 +76,11 @@ struct Resting {
     _words: cleared::Words,
     _one: mirrored::One,
     _ending: only_thread::Ending,
-    _beginning: MutexGuard<'static, ()>,
-    _known: [MutexGuard<'static, RangeSet>; 6],
+    _beginning: Locked<()>,
+    _known: [Locked<RangeSet>; 6],
     _blocks: huge::Blocks,
     _stacks: (threads::Stacks, signal_stack::Spare),
-    _requests: aio::Locked,
+    _requests: aio::LockedRequests,
     _key: threads::Key,
 }
 
@@ -149,13 +149,15 @@ fn rest_before(has_streams: bool) {
 extern "C" fn parent() {
     let Some(fork) = FORK.take() else { return };
     heap::release_after_fork();
-    let Fork { resting, _waiting, has_streams, _guard } = ManuallyDrop::into_inner(fork);
+    let Fork { resting, _waiting: waiting, has_streams, _guard: guard } = ManuallyDrop::into_inner(fork);
     if let Some(resting) = resting {
         resting.unlock().0.parent();
         if has_streams {
             streams::unlock();
         }
     }
+    drop(waiting);
+    drop(guard);
 }
 
 /// Gives a child its memory.
@@ -219,7 +221,7 @@ pub fn around(call: impl FnOnce() -> isize) -> isize {
 
 /// In the child: wipes memory with `MADV_WIPEONFORK`, and unmaps memory with `MADV_DONTFORK`.
 fn set_apart(space: &RawSpace) {
-    let take = |set: MutexGuard<'static, RangeSet>| set.iter().collect::<Vec<_>>();
+    let take = |set: Locked<RangeSet>| set.iter().collect::<Vec<_>>();
     for range in take(known::not_forked()) {
         // SAFETY: the program wants this memory not to be in children.
         unsafe { space.forget(range.clone(), || kernel!(libc::SYS_munmap, range.start, range.len())) };

@@ -11,6 +11,7 @@ use crate::calls::vectors::{StandIn, buffers, names_managed, part};
 use crate::ground::export::{export, real};
 use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
+use crate::memory::cover::{self, Bounce, Outcome};
 
 real!(SENDMSG = c"sendmsg": fn(c_int, *const msghdr, c_int) -> isize);
 real!(RECVMSG = c"recvmsg": fn(c_int, *mut msghdr, c_int) -> isize);
@@ -44,9 +45,6 @@ impl Message {
             own.msg_name = name.addr() as *mut _;
             own.msg_control = control.addr() as *mut _;
             if let Some(list) = &list {
-                if !received {
-                    list.copy_out();
-                }
                 (own.msg_iov, own.msg_iovlen) = (list.as_ptr().cast_mut(), list.len());
             }
             Message { own, name, control, list }
@@ -58,21 +56,35 @@ impl Message {
         self.list.as_ref().is_some_and(|list| list.is_too_long)
     }
 
-    /// Copies back what was received: `bytes` of data, and the kernel's results in the header.
+    /// Fills what is to be sent.
+    fn copy_out(&self) {
+        self.list.iter().for_each(StandIn::copy_out);
+    }
+
+    fn bounces(&self) -> impl Iterator<Item = &Bounce> {
+        let of_list = self.list.iter().flat_map(StandIn::bounces);
+        self.name.bounces().chain(self.control.bounces()).chain(of_list)
+    }
+
+    /// Copies back what was received: `bytes` of data, and the kernel's results in the header. Returns what the
+    /// program gets.
     ///
     /// # Safety
-    /// The header is the program's.
-    unsafe fn bring_back(&self, header: *mut msghdr, bytes: isize) {
-        // SAFETY: the caller upholds this function's own contract.
+    /// The header is the program's, or was.
+    unsafe fn bring_back(&self, header: *mut msghdr, bytes: isize) -> isize {
+        if !access::is_open(header as usize, size_of::<msghdr>(), Access::Write) {
+            return isize::refused();
+        }
+        // SAFETY: the caller upholds this function's own contract, and the header may be written.
         unsafe {
-            self.name.bring_back(0i32);
-            self.control.bring_back(0i32);
-            if let Some(list) = &self.list {
-                list.copy_in(bytes);
-            }
             (*header).msg_namelen = self.own.msg_namelen;
             (*header).msg_controllen = self.own.msg_controllen;
             (*header).msg_flags = self.own.msg_flags;
+            let bytes = copied::bring_all_back([&self.name, &self.control], bytes);
+            match &self.list {
+                Some(list) if bytes >= 0 => list.copy_in(bytes),
+                _ => bytes,
+            }
         }
     }
 }
@@ -93,7 +105,10 @@ pub unsafe fn send(fd: c_int, header: *const msghdr, call: &dyn Fn(*const msghdr
         state::fail(libc::EMSGSIZE);
         return -1;
     }
-    let sent = call(&raw const message.own);
+    let sent = cover::lending(message.bounces(), || {
+        message.copy_out();
+        call(&raw const message.own)
+    });
     if !message.list.as_ref().is_some_and(|list| list.is_cut && sent == list.bytes() as isize) {
         return sent;
     }
@@ -123,12 +138,15 @@ pub unsafe fn receive(fd: c_int, header: *mut msghdr, call: impl Fn(*mut msghdr)
     // SAFETY: the caller upholds this function's own contract. Reading the header faults it in.
     unsafe {
         let mut message = Message::new(fd, &*header, true);
-        let result = call(&raw mut message.own);
-        if result >= 0 {
-            message.bring_back(header, result);
-        }
-        result
+        let own = &raw mut message.own;
+        let result = cover::lending(message.bounces(), || call(own));
+        if result >= 0 { message.bring_back(header, result) } else { result }
     }
+}
+
+/// What a call returns whose message of this index has no place to go.
+fn several_done(index: usize) -> c_int {
+    if index == 0 { c_int::refused() } else { index as c_int }
 }
 
 /// Sends or receives several messages: `call` gets the headers to use.
@@ -174,13 +192,24 @@ pub unsafe fn several(
             state::fail(libc::EMSGSIZE);
             return -1;
         }
-        let result = call(own.as_mut_ptr(), own.len() as c_uint);
+        let bounces = messages.iter().flat_map(Message::bounces);
+        let result = cover::lending(bounces, || {
+            if !received {
+                messages.iter().for_each(Message::copy_out);
+            }
+            call(own.as_mut_ptr(), own.len() as c_uint)
+        });
         for index in 0..result.max(0) as usize {
             let theirs = list.add(index);
+            if !access::is_open(theirs as usize, size_of::<mmsghdr>(), Access::Write) {
+                return several_done(index);
+            }
             (*theirs).msg_len = own[index].msg_len;
             if received {
                 messages[index].own = own[index].msg_hdr;
-                messages[index].bring_back(&raw mut (*theirs).msg_hdr, own[index].msg_len as isize);
+                if messages[index].bring_back(&raw mut (*theirs).msg_hdr, own[index].msg_len as isize) < 0 {
+                    return several_done(index);
+                }
             }
         }
         result
@@ -228,8 +257,7 @@ export! {
         unsafe {
             let copy = copied::value(limit);
             let result = several(fd, list, count, true, |list, count| real(fd, list, count, flags, copy.at(limit)));
-            copy.bring_back(result);
-            result
+            copy.bring_back(result)
         }
     }
 }

@@ -4,13 +4,13 @@
 //! A thread of the engine is asked by SIGSYS, which is open there and handled by this library.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use folioswap_sys::{own_calls, seat};
 use libc::c_long;
 
 use crate::calls::copied::SHORT_RIGHTS;
+use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::{kernel, own};
 use crate::ground::{guard, state};
 use crate::memory::access;
@@ -28,11 +28,11 @@ static RIGHTS: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
 static ROUND: AtomicU64 = AtomicU64::new(0);
 
 /// One call at a time.
-pub type One = MutexGuard<'static, ()>;
+pub type One = Locked<()>;
 
 pub fn one() -> One {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().expect("nothing panics under this lock")
+    static ONE: Lock<()> = Lock::new(());
+    ONE.lock()
 }
 
 /// Called after the program's thread has made such a call, with success.

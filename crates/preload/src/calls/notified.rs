@@ -38,8 +38,7 @@ export! {
                 let _guard = for_helper(event);
                 CREATE.get()(clock, copies.0.at(event), copies.1.at(timer))
             };
-            copies.1.bring_back(result);
-            result
+            copies.1.bring_back(result)
         }
     }
 }

@@ -99,8 +99,7 @@ export! {
             let at = copy.at(now);
             let result =
                 if is_shared(clock) { real(clock, at) } else { kernel!(libc::SYS_clock_gettime, clock, at) as c_int };
-            copy.bring_back(result);
-            result
+            copy.bring_back(result)
         }
     }
 }
@@ -122,8 +121,7 @@ export! {
         unsafe {
             let copies = [copied::value(now), copied::bytes(zone, 8)];
             let result = GETTIMEOFDAY.get()(copies[0].at(now), copies[1].at(zone));
-            copies.iter().for_each(|copy| copy.bring_back(result));
-            result
+            copied::bring_all_back(&copies, result)
         }
     }
 }

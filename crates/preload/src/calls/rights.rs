@@ -230,7 +230,7 @@ export! {
         unsafe {
             let copies = (copied::value(header), copied::value(rights));
             let result = CAPSET.get()(copies.0.at(header), copies.1.at(rights));
-            copies.0.bring_back(result);
+            let result = copies.0.bring_back(result);
             if result == 0 {
                 after_own_rights(libc::SYS_capset, &[header as usize, rights as usize, 0, 0, 0, 0]);
             }

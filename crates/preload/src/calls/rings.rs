@@ -5,17 +5,18 @@
 //! program's own memory, and registered rings and buffer rings. In both modes sends that would refer to pages of the
 //! program become plain ones. Rings are known by their descriptors, and by the mappings that the program makes of them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{c_int, c_long};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 use libc::iovec;
 
 use crate::calls::ring_requests::{self, Entry};
 use crate::calls::{copied, vectors};
 use crate::faults::ours;
+use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::{kernel, raw};
 use crate::ground::{guard, state, waiting};
 use crate::memory::access::{self, Access};
@@ -118,25 +119,25 @@ pub struct Ring {
 // SAFETY: the addresses are of shared mappings, which any thread may read.
 unsafe impl Send for Ring {}
 
-static RINGS: LazyLock<Mutex<Vec<Ring>>> = LazyLock::new(Mutex::default);
+static RINGS: Lock<Vec<Ring>> = Lock::new(Vec::new());
 static NR_RINGS: AtomicUsize = AtomicUsize::new(0);
 
 /// How many holds each block has.
-static BLOCKS: LazyLock<Mutex<HashMap<usize, usize>>> = LazyLock::new(Mutex::default);
+static BLOCKS: Lock<BTreeMap<usize, usize>> = Lock::new(BTreeMap::new());
 
 /// The rings and the blocks, locked.
-pub type Rings = (MutexGuard<'static, Vec<Ring>>, MutexGuard<'static, HashMap<usize, usize>>);
+pub type Rings = (Locked<Vec<Ring>>, Locked<BTreeMap<usize, usize>>);
 
 pub fn lock() -> Rings {
     (rings(), blocks())
 }
 
-fn rings() -> MutexGuard<'static, Vec<Ring>> {
-    RINGS.lock().expect("nothing panics under this lock")
+fn rings() -> Locked<Vec<Ring>> {
+    RINGS.lock()
 }
 
-fn blocks() -> MutexGuard<'static, HashMap<usize, usize>> {
-    BLOCKS.lock().expect("nothing panics under this lock")
+fn blocks() -> Locked<BTreeMap<usize, usize>> {
+    BLOCKS.lock()
 }
 
 impl Hold {

@@ -13,7 +13,7 @@ use crate::calls::copied::{self, Copied, Pointer, copied};
 use crate::faults::ours;
 use crate::ground::export::{export, real};
 use crate::memory::access;
-use crate::memory::cover::Outcome;
+use crate::memory::cover::{self, Outcome};
 
 /// Bytes of an `fd_set` for this many descriptors.
 fn set_bytes(count: c_int) -> usize {
@@ -72,16 +72,16 @@ copied! {
 ///
 /// # Safety
 /// Each range is null or the program's.
-unsafe fn with_copies<const N: usize, R: Outcome + Copy>(
+unsafe fn with_copies<const N: usize, R: Outcome>(
     ranges: [(usize, usize); N],
     call: impl FnOnce([usize; N]) -> R,
 ) -> R {
     // SAFETY: the caller upholds this function's own contract.
     let copies = ranges.map(|(addr, len)| unsafe { Copied::new(addr, len, true) });
-    let result = call(std::array::from_fn(|index| copies[index].addr()));
+    let addrs = std::array::from_fn(|index| copies[index].addr());
+    let result = cover::lending(copies.iter().flat_map(Copied::bounces), || call(addrs));
     // SAFETY: the caller upholds this function's own contract.
-    copies.iter().for_each(|copy| unsafe { copy.bring_back(result) });
-    result
+    unsafe { copied::bring_all_back(&copies, result) }
 }
 
 /// A copy of a time that is only read. `None` if it cannot be read: the kernel refuses the caller's own pointer.
@@ -105,9 +105,9 @@ export! {
         unsafe {
             let (time, copy) = (time(limit), ours::without_ours(set));
             let polled = copied::polled(list, count);
-            let result = REAL.get()(polled.at(list), count, pointer(&time, limit), ours::pointer(&copy, set));
-            polled.bring_back(result);
-            result
+            let (time, set) = (pointer(&time, limit), ours::pointer(&copy, set));
+            let result = cover::lending(polled.bounces(), || REAL.get()(polled.at(list), count, time, set));
+            polled.bring_back(result)
         }
     }
 }

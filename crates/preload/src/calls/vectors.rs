@@ -6,6 +6,7 @@
 use std::ffi::{c_int, c_ulong};
 use std::ops::Range;
 
+use folioswap_sys::signals;
 use libc::{iovec, msghdr, pid_t};
 
 use crate::calls::remote;
@@ -13,7 +14,7 @@ use crate::ground::export::{export, real};
 use crate::ground::real::own;
 use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
-use crate::memory::cover::{self, Bounce, Grant, Held, Kind};
+use crate::memory::cover::{self, Bounce, Grant, Held, Kind, Outcome};
 use crate::memory::size_limit;
 
 real!(READV = c"readv": fn(c_int, *const iovec, c_int) -> isize);
@@ -107,6 +108,10 @@ impl StandIn {
         bytes_of(&self.list)
     }
 
+    pub fn bounces(&self) -> impl Iterator<Item = &Bounce> {
+        self.bounces.iter().map(|(_, _, bounce)| bounce)
+    }
+
     /// Bytes of bounce buffers.
     pub fn nr_bytes(&self) -> usize {
         self.bounces.iter().map(|(_, _, bounce)| bounce.room()).sum()
@@ -150,9 +155,11 @@ impl StandIn {
         }
     }
 
-    /// Copies the result of the call to the program's buffers: `received` bytes over the whole list.
-    pub fn copy_in(&self, received: isize) {
-        let mut left = received.max(0) as usize;
+    /// Copies the result of the call to the program's buffers: `received` bytes over the whole list. Returns what the
+    /// program gets: less, or a failure, if another thread has taken buffers away during the call.
+    pub fn copy_in(&self, received: isize) -> isize {
+        let all = received.max(0) as usize;
+        let mut left = all;
         let mut bounces = self.bounces.iter();
         let mut next = bounces.next();
         for (index, buffer) in self.list.iter().enumerate() {
@@ -161,11 +168,18 @@ impl StandIn {
                 && *at == index
             {
                 // SAFETY: the program's buffer, of which the bounce buffer covers what may be written.
-                unsafe { bounce.empty(theirs.iov_base as usize, here) };
+                let taken = unsafe { bounce.empty(theirs.iov_base as usize, here) };
+                if taken < here.min(bounce.room()) {
+                    return match all - left + taken {
+                        0 => isize::refused(),
+                        done => done as isize,
+                    };
+                }
                 next = bounces.next();
             }
             left -= here;
         }
+        received
     }
 }
 
@@ -306,7 +320,10 @@ unsafe fn transfer(
     let (mut done, kept) = (0, state::errno());
     loop {
         let all = part(theirs, done, usize::MAX);
-        let held = if plan.is_held && total - done > plan.most { held(&all) } else { None };
+        let may_hold = plan.is_held && total - done > plan.most;
+        // As in `cover`: no handler leaves the holds by a jump.
+        let _blocked = may_hold.then(signals::block_all);
+        let held = if may_hold { held(&all) } else { None };
         let own = if held.is_some() { all } else { part(theirs, done, plan.most) };
         let want = bytes_of(&own);
         let result = if held.is_some() {
@@ -316,19 +333,17 @@ unsafe fn transfer(
                 state::fail(libc::ENOMEM);
                 return if done > 0 { done as isize } else { -1 };
             };
-            if !is_received {
-                stand_in.copy_out();
-            }
-            let result = if done > 0 && plan.is_stream {
-                // SAFETY: the stand-in's buffers may be written.
-                unsafe { read_more(fd, stand_in.list()) }
-            } else {
-                call(stand_in.as_ptr(), stand_in.len() as c_int, done)
-            };
-            if is_received {
-                stand_in.copy_in(result);
-            }
-            result
+            let result = cover::lending(stand_in.bounces(), || {
+                if !is_received {
+                    stand_in.copy_out();
+                }
+                match done > 0 && plan.is_stream {
+                    // SAFETY: the stand-in's buffers may be written.
+                    true => unsafe { read_more(fd, stand_in.list()) },
+                    false => call(stand_in.as_ptr(), stand_in.len() as c_int, done),
+                }
+            });
+            if is_received { stand_in.copy_in(result) } else { result }
         };
         if result < 0 && done > 0 {
             state::fail(kept);
@@ -385,8 +400,10 @@ pub unsafe fn send_some(list: *const iovec, count: c_int, call: impl Fn(*const i
         state::fail(libc::ENOMEM);
         return -1;
     };
-    stand_in.copy_out();
-    call(stand_in.as_ptr(), stand_in.len() as c_int)
+    cover::lending(stand_in.bounces(), || {
+        stand_in.copy_out();
+        call(stand_in.as_ptr(), stand_in.len() as c_int)
+    })
 }
 
 /// Where a transfer goes on. -1 is the file's own position.

@@ -2,10 +2,9 @@
 //! It brings no page in for it, in either mode. So the words are held in RAM from before a thread starts until it has
 //! ended. As nobody is told of that, it is found out when the next one comes.
 
-use std::sync::{Mutex, MutexGuard};
-
 use folioswap_sys::clock::{Clock, Moment};
 
+use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::own;
 use crate::ground::{guard, state};
 use crate::memory::access;
@@ -21,16 +20,16 @@ pub struct Word {
     is_held: bool,
 }
 
-static WORDS: Mutex<Vec<Word>> = Mutex::new(Vec::new());
+static WORDS: Lock<Vec<Word>> = Lock::new(Vec::new());
 
 /// A thread has begun after this time, and has its id in the word, if it ever gets there.
 const LONGEST_START_NS: u64 = 10_000_000_000;
 
 /// The list of these, locked.
-pub type Words = MutexGuard<'static, Vec<Word>>;
+pub type Words = Locked<Vec<Word>>;
 
 pub fn words() -> Words {
-    WORDS.lock().expect("nothing panics under this lock")
+    WORDS.lock()
 }
 
 impl Word {

@@ -1,10 +1,10 @@
 //! Whether a thread is the program's only one, or its last.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
 use folioswap_sys::{c_thread, own_calls};
 
+use crate::ground::lock::{Lock, Locked};
 use crate::ground::{guard, state};
 
 /// The program has made threads of which the C library does not know.
@@ -23,11 +23,11 @@ pub fn has_one_thread() -> bool {
 }
 
 /// Threads that are about to end, locked.
-pub type Ending = MutexGuard<'static, Vec<u32>>;
+pub type Ending = Locked<Vec<u32>>;
 
 pub fn ending() -> Ending {
-    static ENDING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
-    ENDING.lock().expect("nothing panics under this lock")
+    static ENDING: Lock<Vec<u32>> = Lock::new(Vec::new());
+    ENDING.lock()
 }
 
 /// Whether this thread, which ends now, is the program's last. The engine's would outlive it.

@@ -3,12 +3,11 @@
 //! The thread's own stack may be managed (a coroutine's stack in a malloc block), and the kernel cannot push a signal
 //! frame onto a missing page. The engine runs on yet another stack (`folioswap_sys::fault_stack`).
 
-use std::sync::{Mutex, MutexGuard};
-
 use folioswap_sys::memory::place_apart;
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{static_tls, vforked};
 
+use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::own;
 use crate::ground::state;
 use crate::memory::resident;
@@ -20,13 +19,13 @@ const LEAST_BYTES: usize = 32 << 10;
 const GUARD_BYTES: usize = 4096;
 
 /// Mappings of threads that have ended.
-static SPARE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+static SPARE: Lock<Vec<usize>> = Lock::new(Vec::new());
 
 /// The list of these, locked.
-pub type Spare = MutexGuard<'static, Vec<usize>>;
+pub type Spare = Locked<Vec<usize>>;
 
 pub fn spare() -> Spare {
-    SPARE.lock().expect("nothing panics under this lock")
+    SPARE.lock()
 }
 
 static_tls! {

@@ -8,7 +8,6 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
 use folioswap::RawSpace;
 use folioswap_sys::static_tls::StaticTls;
@@ -17,10 +16,11 @@ use libc::{pthread_attr_t, pthread_key_t, pthread_t, stack_t};
 
 use crate::faults::{ours, robust, signal_stack};
 use crate::ground::export::{export, real};
+use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::{kernel, own};
 use crate::ground::{c_library, guard, state, waiting};
 use crate::memory::pages::BLOCK_BYTES;
-use crate::memory::resident;
+use crate::memory::{lent, resident};
 
 type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 
@@ -64,7 +64,7 @@ impl HeldStack {
     }
 }
 
-static HELD: Mutex<Vec<HeldStack>> = Mutex::new(Vec::new());
+static HELD: Lock<Vec<HeldStack>> = Lock::new(Vec::new());
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// The start routine of a new thread.
@@ -99,7 +99,7 @@ unsafe fn managed_stack(attributes: *const pthread_attr_t) -> Option<(usize, usi
 /// Releases the stacks of threads that have ended.
 fn release_ended() {
     let Some(space) = state::space() else { return };
-    let mut held = HELD.lock().expect("nothing panics under this lock");
+    let mut held = HELD.lock();
     if held.is_empty() {
         return;
     }
@@ -168,10 +168,10 @@ pub fn with_signal_stack(top: usize, is_thread: bool, call: impl FnOnce(Option<s
 }
 
 /// The list of held stacks, locked.
-pub type Stacks = MutexGuard<'static, Vec<HeldStack>>;
+pub type Stacks = Locked<Vec<HeldStack>>;
 
 pub fn stacks() -> Stacks {
-    HELD.lock().expect("nothing panics under this lock")
+    HELD.lock()
 }
 
 /// Called in a forked child. Its only thread is a copy of `thread`, whose stack is held again.
@@ -269,11 +269,11 @@ fn join_now() {
 }
 
 /// The key whose destructor runs when a thread ends, locked.
-pub type Key = MutexGuard<'static, Option<pthread_key_t>>;
+pub type Key = Locked<Option<pthread_key_t>>;
 
 pub fn key() -> Key {
-    static KEY: Mutex<Option<pthread_key_t>> = Mutex::new(None);
-    KEY.lock().expect("nothing panics under this lock")
+    static KEY: Lock<Option<pthread_key_t>> = Lock::new(None);
+    KEY.lock()
 }
 
 /// How often the C library calls destructors of a thread's data while there is some.
@@ -319,6 +319,7 @@ extern "C" fn at_end(value: *mut c_void) {
         return;
     }
     robust::end_thread();
+    lent::end_thread();
     let _guard = guard::enter();
     // SAFETY: takes no pointers.
     if guard::this_thread() != unsafe { own!(libc::SYS_getpid) as u32 } {

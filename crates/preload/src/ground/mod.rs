@@ -8,6 +8,7 @@ pub mod export;
 pub mod guard;
 pub mod heap;
 pub mod libc_call;
+pub mod lock;
 pub mod real;
 pub mod selector;
 pub mod state;

@@ -4,10 +4,10 @@
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
 use folioswap::{Error, RunSettings, SharedCounters};
 
+use crate::ground::lock::{Lock, Locked};
 use crate::ground::state::{self, Phase};
 use crate::ground::{counters, guard};
 
@@ -17,13 +17,13 @@ pub type Begin = fn(RunSettings) -> Result<(), Error>;
 /// The settings until the engine starts, and what starts it with them.
 type Settings = Option<(RunSettings, Begin)>;
 
-static WAITING: Mutex<Settings> = Mutex::new(None);
+static WAITING: Lock<Settings> = Lock::new(None);
 
 /// [`WAITING`], locked.
-pub type Waiting = MutexGuard<'static, Settings>;
+pub type Waiting = Locked<Settings>;
 
 pub fn waiting() -> Waiting {
-    WAITING.lock().expect("nothing panics under this lock")
+    WAITING.lock()
 }
 
 /// The process that waits: not a child that shares its memory until it executes a program.

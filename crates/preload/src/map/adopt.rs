@@ -8,13 +8,13 @@
 //! the program has another thread: at the engine's start.
 
 use std::ops::Range;
-use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use folioswap::{RawSpace, Wish};
 use folioswap_sys::fault_stack;
 
 use crate::faults::{cleared, signal_stack};
+use crate::ground::lock::Locked;
 use crate::ground::state::{self, Phase};
 use crate::ground::{c_library, guard, selector, waiting};
 use crate::map::listed::{self, Listed};
@@ -74,10 +74,15 @@ pub fn has_room(bytes: usize) -> bool {
     }
 }
 
+/// Whether there is no room for new memory, and can be.
+pub fn lacks_room(bytes: usize) -> bool {
+    let may_change = is_later() || state::phase() == Phase::Waiting;
+    may_change && !has_room(bytes) && pages::are_possible(&(0..bytes))
+}
+
 /// Called before new memory: if there is no room for it, starts the engine, and adopts what there is.
 pub fn make_room(bytes: usize) {
-    let may_change = is_later() || state::phase() == Phase::Waiting;
-    if may_change && !has_room(bytes) && pages::are_possible(&(0..bytes)) {
+    if lacks_room(bytes) {
         now();
     }
 }
@@ -102,7 +107,7 @@ pub fn before_keeping(range: &Range<usize>) {
 
 /// Held while a mapping goes, moves or loses its content, so that it is not adopted meanwhile. Called under a guard,
 /// and before the engine's locks.
-pub fn hold() -> Option<MutexGuard<'static, ()>> {
+pub fn hold() -> Option<Locked<()>> {
     (is_pending() && state::phase() == Phase::Managed).then(known::beginning)
 }
 

@@ -37,10 +37,13 @@ fn before_protecting(range: &Range<usize>, access: c_int, key: c_int) -> Vec<Ran
         return Vec::new();
     }
     let is_open = is_plain(access) && key == -1;
-    if is_open {
-        adopt::make_room(known::reserved().parts(range).iter().map(Range::len).sum());
+    let mut guard = guard::enter();
+    if is_open && adopt::lacks_room(known::reserved().parts(range).iter().map(Range::len).sum()) {
+        drop(guard);
+        adopt::now();
+        guard = guard::enter();
     }
-    let _guard = guard::enter();
+    let _guard = guard;
     let _beginning = known::beginning();
     let parts = known::reserved().remove(range.clone());
     if !is_open {

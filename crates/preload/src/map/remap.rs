@@ -338,8 +338,10 @@ export! {
             // SAFETY: passes the caller's arguments on unchanged.
             let call = || unsafe { kernel!(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void };
             let last = (addr as usize).saturating_add(pages(old_len)).saturating_sub(PAGE_BYTES);
-            if state::overlaps(last, 1) || known::ordinary().overlaps(&(last..last + PAGE_BYTES)) {
-                adopt::make_room(new_len.saturating_sub(old_len));
+            if adopt::lacks_room(new_len.saturating_sub(old_len))
+                && (state::overlaps(last, 1) || known::ordinary().overlaps(&(last..last + PAGE_BYTES)))
+            {
+                adopt::now();
             }
             if guard::inside() || !state::may_manage() {
                 return call();

@@ -15,13 +15,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use folioswap_sys::memory::place_apart;
-use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
+use folioswap_sys::{signals, static_tls};
 
 use crate::ground::heap::PRIVATE;
 use crate::ground::real::own;
 use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
+use crate::memory::lent::{self, Loan};
 use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::{resident, size_limit};
 
@@ -34,7 +35,7 @@ pub fn pins(fd: c_int, addr: usize, len: usize) -> bool {
     }
     // SAFETY: takes no pointers.
     let flags = unsafe { own!(libc::SYS_fcntl, fd, libc::F_GETFL) };
-    flags >= 0 && flags as c_int & libc::O_DIRECT != 0
+    flags >= 0 && flags as c_int & libc::O_DIRECT != 0 && matches!(kind(fd), Kind::Storage)
 }
 
 /// The longest transfer through a bounce buffer.
@@ -193,9 +194,16 @@ pub fn texts(list: *const *const c_char) {
 }
 
 /// The result of a call.
-pub trait Outcome {
+pub trait Outcome: Sized {
     /// Whether the call failed and set errno.
     fn is_failure(&self) -> bool;
+    /// What a call returns when it fails.
+    fn failure() -> Self;
+    /// What a call returns that cannot write to the program's memory. Sets errno.
+    fn refused() -> Self {
+        state::fail(libc::EFAULT);
+        Self::failure()
+    }
     /// How many bytes it says were transferred, if it says that.
     fn length(&self) -> usize {
         0
@@ -206,11 +214,17 @@ impl Outcome for c_int {
     fn is_failure(&self) -> bool {
         *self < 0
     }
+    fn failure() -> c_int {
+        -1
+    }
 }
 
 impl Outcome for isize {
     fn is_failure(&self) -> bool {
         *self < 0
+    }
+    fn failure() -> isize {
+        -1
     }
     fn length(&self) -> usize {
         (*self).max(0) as usize
@@ -221,12 +235,16 @@ impl Outcome for i64 {
     fn is_failure(&self) -> bool {
         *self < 0
     }
+    fn failure() -> i64 {
+        -1
+    }
 }
 
 impl Outcome for () {
     fn is_failure(&self) -> bool {
         false
     }
+    fn failure() {}
 }
 
 /// A number that is 0 on failure.
@@ -234,11 +252,17 @@ impl Outcome for u32 {
     fn is_failure(&self) -> bool {
         *self == 0
     }
+    fn failure() -> u32 {
+        0
+    }
 }
 
 impl<T> Outcome for *mut T {
     fn is_failure(&self) -> bool {
         self.is_null()
+    }
+    fn failure() -> *mut T {
+        std::ptr::null_mut()
     }
 }
 
@@ -279,7 +303,7 @@ impl Bounce {
     pub fn new(stands_for: usize, len: usize) -> Option<Bounce> {
         let _guard = guard::enter();
         let offset = stands_for % PAGE_BYTES;
-        let block = state::keeping_errno(|| PRIVATE.allocate(offset + len, PAGE_BYTES));
+        let block = state::keeping_errno(|| PRIVATE.allocate(loan_at(offset + len) + size_of::<Loan>(), PAGE_BYTES));
         (!block.is_null()).then_some(Bounce { block, offset, room: len, mapped: 0 })
     }
 
@@ -319,6 +343,12 @@ impl Bounce {
         self.room
     }
 
+    /// The block, and where it has room for its loan; `None` if it is a mapping.
+    fn loan(&self) -> Option<(*mut u8, *mut Loan)> {
+        let at = loan_at(self.offset + self.room);
+        (self.mapped == 0).then(|| (self.block, self.block.wrapping_add(at).cast()))
+    }
+
     /// Fills this from the buffer that it stands for.
     ///
     /// # Safety
@@ -328,24 +358,48 @@ impl Bounce {
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, self.as_ptr(), self.room) };
     }
 
-    /// Copies at most `len` bytes to the buffer that this stands for.
+    /// Copies at most `len` bytes to the buffer that this stands for. Returns how many: all that this has, unless
+    /// another thread has taken the buffer away during the call.
     ///
     /// # Safety
-    /// The buffer is as long as this is, and may be written.
-    pub unsafe fn empty(&self, to: usize, len: usize) {
-        // SAFETY: the caller upholds this function's own contract. No lock is held, so the destination may fault.
-        unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), to as *mut u8, len.min(self.room)) };
+    /// The buffer is the program's, and as long as this is.
+    pub unsafe fn empty(&self, to: usize, len: usize) -> usize {
+        let len = access::prefix(to, len.min(self.room), Access::Write);
+        // SAFETY: the caller upholds this function's own contract, and the buffer may be written so far. No lock is
+        // held, so the destination may fault.
+        unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), to as *mut u8, len) };
+        len
     }
 
-    /// The same, and of what is behind these bytes those that are not as in `before`.
+    /// As [`empty`](Self::empty), for a call that has returned `result`.
     ///
     /// # Safety
-    /// As for [`empty`](Self::empty). `before` is as long as this is.
+    /// As for [`empty`](Self::empty).
+    pub unsafe fn empty_result(&self, to: usize, len: usize, result: isize) -> isize {
+        let got = len.min(result.max(0) as usize).min(self.room);
+        // SAFETY: the caller upholds this function's own contract.
+        match unsafe { self.empty(to, got) } {
+            taken if taken == got => result,
+            0 => isize::refused(),
+            taken => taken as isize,
+        }
+    }
+
+    /// Whether all of the buffer that this stands for may still be written.
+    pub fn fits(&self, to: usize) -> bool {
+        access::prefix(to, self.room, Access::Write) == self.room
+    }
+
+    /// Copies `len` bytes to the buffer that this stands for, and of what is behind them those that are not as in
+    /// `before`.
+    ///
+    /// # Safety
+    /// The buffer is as long as this is, and may be written. `before` is as long as this is.
     pub unsafe fn empty_changed(&self, to: usize, len: usize, before: &Bounce) {
         let len = len.min(self.room);
         // SAFETY: the caller upholds this function's own contract, and nothing else uses the two blocks.
         unsafe {
-            self.empty(to, len);
+            std::ptr::copy_nonoverlapping(self.as_ptr(), to as *mut u8, len);
             let [now, before] = [self, before].map(|of| std::slice::from_raw_parts(of.as_ptr(), self.room));
             for start in (len..self.room).step_by(PAGE_BYTES) {
                 let part = start..self.room.min(start + PAGE_BYTES);
@@ -358,6 +412,16 @@ impl Bounce {
             }
         }
     }
+}
+
+/// Where a block has room for its loan, behind so many bytes.
+fn loan_at(len: usize) -> usize {
+    len.next_multiple_of(align_of::<Loan>())
+}
+
+/// Makes a call that may sleep, for which these are in use. If a handler leaves it by a jump, they are freed later.
+pub fn lending<'a, R>(bounces: impl IntoIterator<Item = &'a Bounce>, call: impl FnOnce() -> R) -> R {
+    lent::during(bounces.into_iter().filter_map(Bounce::loan), call)
 }
 
 impl Drop for Bounce {
@@ -504,10 +568,9 @@ pub fn receive(
             Ok(None) => return call(at as *mut c_void, len, done),
             Err(()) => return no_memory(),
         };
-        let result = call(bounce.as_ptr().cast(), len, done);
+        let result = lending([&bounce], || call(bounce.as_ptr().cast(), len, done));
         // SAFETY: this piece of the program's buffer, of which the bounce buffer covers what may be written.
-        unsafe { bounce.empty(at, len.min(result.max(0) as usize)) };
-        result
+        unsafe { bounce.empty_result(at, len, result) }
     })
 }
 
@@ -539,9 +602,11 @@ pub fn send(
             Ok(None) => return call(at as *const c_void, len, done),
             Err(()) => return no_memory(),
         };
-        // SAFETY: this piece of the program's buffer, of which the bounce buffer covers what may be read.
-        unsafe { bounce.fill(at) };
-        call(bounce.as_ptr().cast_const().cast(), len, done)
+        lending([&bounce], || {
+            // SAFETY: this piece of the program's buffer, of which the bounce buffer covers what may be read.
+            unsafe { bounce.fill(at) };
+            call(bounce.as_ptr().cast_const().cast(), len, done)
+        })
     })
 }
 
@@ -555,6 +620,8 @@ fn transfer(buffer: usize, len: usize, pieces: Pieces, one: impl Fn(usize, usize
     loop {
         let at = buffer + done;
         let held = matches!(pieces, Pieces::Storage | Pieces::Pinned);
+        // No handler runs that could leave the hold by a jump. The kernel does not end such calls for one either.
+        let _blocked = held.then(signals::block_all);
         let rest = at..buffer.saturating_add(len);
         let grant = if held { Grant::of(span(&rest)) } else { None };
         let want = match pieces {

@@ -2,32 +2,32 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
 use folioswap::RangeSet;
 
 use crate::ground::heap::ORDINARY as ORDINARY_HEAP;
+use crate::ground::lock::{Lock, Locked};
 use crate::ground::state;
 use crate::memory::open_pages;
 use crate::memory::pages::{PAGE_BYTES, PLAIN};
 
 /// Private anonymous memory that was mapped without access, and becomes managed once it is readable and writable.
-static RESERVED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
+static RESERVED: Lock<RangeSet> = Lock::new(RangeSet::new());
 
 /// Memory that children get zeroed (`MADV_WIPEONFORK`), managed or not; and managed memory that they do not get
 /// (`MADV_DONTFORK`).
-static WIPED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
-static NOT_FORKED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
+static WIPED: Lock<RangeSet> = Lock::new(RangeSet::new());
+static NOT_FORKED: Lock<RangeSet> = Lock::new(RangeSet::new());
 
 /// Memory with guards (`MADV_GUARD_INSTALL`) that was managed before, and will be again without them.
-static GUARDED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
+static GUARDED: Lock<RangeSet> = Lock::new(RangeSet::new());
 
 /// Memory with a protection key. What a thread may do with it changes without a call.
-static KEYED: Mutex<RangeSet> = Mutex::new(RangeSet::new());
+static KEYED: Lock<RangeSet> = Lock::new(RangeSet::new());
 
 /// Private anonymous memory that is not managed: there is room for it, or it fits into the ordinary share of the
 /// budget. How much it is, too, for those who must not wait.
-static ORDINARY: Mutex<RangeSet> = Mutex::new(RangeSet::new());
+static ORDINARY: Lock<RangeSet> = Lock::new(RangeSet::new());
 static ORDINARY_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// The ordinary share of the budget.
@@ -35,42 +35,42 @@ static SHARE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Held from when memory is taken out of a set until it is managed. Else another thread that finds it neither in the
 /// set nor managed could write to it before its content is dropped. Taken before the engine's locks.
-static BEGINNING: Mutex<()> = Mutex::new(());
+static BEGINNING: Lock<()> = Lock::new(());
 
-pub fn beginning() -> MutexGuard<'static, ()> {
-    BEGINNING.lock().expect("nothing panics under this lock")
+pub fn beginning() -> Locked<()> {
+    BEGINNING.lock()
 }
 
-fn lock(set: &'static Mutex<RangeSet>) -> MutexGuard<'static, RangeSet> {
-    set.lock().expect("nothing panics under this lock")
+fn lock(set: &'static Lock<RangeSet>) -> Locked<RangeSet> {
+    set.lock()
 }
 
-pub fn reserved() -> MutexGuard<'static, RangeSet> {
+pub fn reserved() -> Locked<RangeSet> {
     lock(&RESERVED)
 }
 
-pub fn wiped() -> MutexGuard<'static, RangeSet> {
+pub fn wiped() -> Locked<RangeSet> {
     lock(&WIPED)
 }
 
-pub fn not_forked() -> MutexGuard<'static, RangeSet> {
+pub fn not_forked() -> Locked<RangeSet> {
     lock(&NOT_FORKED)
 }
 
-pub fn guarded() -> MutexGuard<'static, RangeSet> {
+pub fn guarded() -> Locked<RangeSet> {
     lock(&GUARDED)
 }
 
-pub fn keyed() -> MutexGuard<'static, RangeSet> {
+pub fn keyed() -> Locked<RangeSet> {
     lock(&KEYED)
 }
 
-pub fn ordinary() -> MutexGuard<'static, RangeSet> {
+pub fn ordinary() -> Locked<RangeSet> {
     lock(&ORDINARY)
 }
 
 /// All of these, locked.
-pub fn all() -> [MutexGuard<'static, RangeSet>; 6] {
+pub fn all() -> [Locked<RangeSet>; 6] {
     [reserved(), wiped(), not_forked(), guarded(), keyed(), ordinary()]
 }
 
