@@ -93,7 +93,8 @@ impl Outside {
             }
             None => format!(
                 "{unnoted} of a process may not have been managed, beside a budget of {budget}: ended by a signal, in \
-                 another network namespace, linked statically, set-user-ID, or built with a sanitizer"
+                 another network namespace, linked statically or without glibc, set-user-ID, or built with a \
+                 sanitizer"
             ),
         })
     }
@@ -137,7 +138,8 @@ fn name_of(process: &ProcessMemory) -> String {
 }
 
 /// What would help a program into which the library is not loaded.
-pub const MANAGED_KIND: &str = "a dynamically linked program that runs with its user's own rights is managed";
+pub const MANAGED_KIND: &str =
+    "a program that is linked dynamically with glibc, and runs with its user's own rights, is managed";
 
 /// Why `outside_bytes` of a process that has the library are not managed, and what would help. `shared_bytes` of them
 /// are shared memory, `of_files_bytes` private pages of mapped files.

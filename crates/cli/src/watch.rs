@@ -158,7 +158,7 @@ impl Process {
             let of_files = resident::of_files(&pid.to_string()).unwrap_or(0);
             outside::reason(outside_bytes, self.shared, of_files)
         } else {
-            ("it is linked statically, set-user-ID, or built with a sanitizer", outside::MANAGED_KIND)
+            ("it is linked statically or without glibc, set-user-ID, or built with a sanitizer", outside::MANAGED_KIND)
         }
     }
 }
