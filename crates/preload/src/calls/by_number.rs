@@ -404,7 +404,20 @@ unsafe fn scan_pagemap(&[fd, request, argument, ..]: &Words) -> isize {
 /// # Safety
 /// The caller's call.
 unsafe fn remote_transfer(number: c_long, &[a, b, c, d, _, f]: &Words) -> Option<isize> {
-    if !remote::covers_numbers() {
+    let is_transfer = matches!(
+        number,
+        libc::SYS_read
+            | libc::SYS_write
+            | libc::SYS_pread64
+            | libc::SYS_pwrite64
+            | libc::SYS_readv
+            | libc::SYS_writev
+            | libc::SYS_preadv
+            | libc::SYS_pwritev
+            | libc::SYS_preadv2
+            | libc::SYS_pwritev2
+    );
+    if !is_transfer || !remote::covers_numbers(a as c_int) {
         return None;
     }
     let (fd, at, len, offset) = (a as c_int, b as *mut c_void, c, d as i64);

@@ -32,6 +32,9 @@ const MOST_TRIES: usize = 20;
 /// # Safety
 /// A C string.
 unsafe fn note_path(path: *const c_char) {
+    if guard::inside() {
+        return; // the engine's own
+    }
     // SAFETY: the caller's string.
     let path = unsafe { std::ffi::CStr::from_ptr(path) }.to_bytes();
     let is = |name: &[u8]| path.strip_suffix(name).is_some_and(|before| before.is_empty() || before.ends_with(b"/"));
@@ -150,6 +153,7 @@ fn process_in(fd: c_int, name: &str) -> Option<pid_t> {
     if own_calls::is_used() {
         return None; // the program's filter may refuse to ask
     }
+    let _guard = guard::enter();
     let mut path = [0u8; 64];
     let link = format!("/proc/self/fd/{fd}\0");
     // SAFETY: a C string, and a buffer of that length.
@@ -370,9 +374,12 @@ export! {
     }
 }
 
-/// Whether the program may have such a file, and calls by number are made as the functions are that repeat them.
-pub fn covers_numbers() -> bool {
-    (OPENED.load(Ordering::Relaxed) || has_pagemap()) && !guard::inside()
+/// Whether calls by number on a descriptor are made as the functions are that repeat them: it is such a file, or one of
+/// page tables. All others are made so that a signal interrupts them.
+pub fn covers_numbers(fd: c_int) -> bool {
+    (OPENED.load(Ordering::Relaxed) || has_pagemap())
+        && !guard::inside()
+        && state::keeping_errno(|| ["/mem", "/pagemap"].iter().any(|name| process_in(fd, name).is_some()))
 }
 
 /// Notes a call by number that has succeeded.
