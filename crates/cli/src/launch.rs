@@ -14,8 +14,8 @@ pub struct Launch<'a> {
     pub file: PathBuf,
     /// argv, with argument zero.
     pub argv: &'a [OsString],
-    /// The library to put first in LD_PRELOAD.
-    pub library: PathBuf,
+    /// The library to put first in LD_PRELOAD. `None`: the program would not start with it.
+    pub library: Option<PathBuf>,
     /// The settings that the library reads.
     pub settings: OsString,
 }
@@ -25,13 +25,16 @@ impl Launch<'_> {
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.file);
         command.arg0(&self.argv[0]).args(&self.argv[1..]);
-        let mut list = preload_list(&self.library, std::env::var_os("LD_PRELOAD").as_deref());
-        if let Some(sanitizer) = sanitizer::needed_by(&self.file) {
-            // The library takes it away again, for what the program starts.
-            command.env(IN_FRONT, &sanitizer);
-            list = preload_list(Path::new(&sanitizer), Some(&list));
+        command.env(RunSettings::VARIABLE, &self.settings);
+        if let Some(library) = &self.library {
+            let mut list = preload_list(library, std::env::var_os("LD_PRELOAD").as_deref());
+            if let Some(sanitizer) = sanitizer::needed_by(&self.file) {
+                // The library takes it away again, for what the program starts.
+                command.env(IN_FRONT, &sanitizer);
+                list = preload_list(Path::new(&sanitizer), Some(&list));
+            }
+            command.env("LD_PRELOAD", list);
         }
-        command.env("LD_PRELOAD", list).env(RunSettings::VARIABLE, &self.settings);
         // The program may change its current directory.
         if let Some(directory) = std::env::var_os(DIRECTORY)
             && let Ok(directory) = std::path::absolute(directory)

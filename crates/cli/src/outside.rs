@@ -6,7 +6,7 @@
 
 use folioswap::{Bytes, DeviceSpec, SharedCounters, SwapDevice};
 use folioswap_core::ProcessMemory;
-use folioswap_sys::resident;
+use folioswap_sys::resident::{self, Unseen};
 use serde_json::{Value, json};
 
 /// No warning up to this size, however small the budget: code and the engine's own data take that much.
@@ -72,7 +72,8 @@ impl Outside {
         let worst =
             self.worst().filter(|process| process.outside > most.max(self.unnoted) && process.peak > memory_bytes);
         if let Some(process) = worst {
-            let (why, help) = reason(process.outside, process.shared, process.of_files);
+            let unseen = Unseen { of_files: process.of_files, of_threads: process.of_threads };
+            let (why, help) = reason(process.outside, process.shared, unseen);
             let (outside, name) = (Bytes(process.outside), name_of(process));
             return Some(format!(
                 "{outside} of process {} ({name}) were not managed, beside a budget of {}: {why}; {help}",
@@ -93,7 +94,8 @@ impl Outside {
             }
             None => format!(
                 "{unnoted} of a process may not have been managed, beside a budget of {budget}: ended by a signal, in \
-                 another network namespace, linked statically, set-user-ID, or built with a sanitizer"
+                 another network namespace, linked statically or without glibc, set-user-ID, or built with a \
+                 sanitizer"
             ),
         })
     }
@@ -120,6 +122,7 @@ impl Outside {
                 "managed_bytes": process.managed,
                 "shared_bytes": process.shared,
                 "file_data_bytes": process.of_files,
+                "thread_bytes": process.of_threads,
                 "outside_bytes": process.outside,
             })
         };
@@ -137,15 +140,18 @@ fn name_of(process: &ProcessMemory) -> String {
 }
 
 /// What would help a program into which the library is not loaded.
-pub const MANAGED_KIND: &str = "a dynamically linked program that runs with its user's own rights is managed";
+pub const MANAGED_KIND: &str =
+    "a program that is linked dynamically with glibc, and runs with its user's own rights, is managed";
 
 /// Why `outside_bytes` of a process that has the library are not managed, and what would help. `shared_bytes` of them
-/// are shared memory, `of_files_bytes` private pages of mapped files.
-pub fn reason(outside_bytes: u64, shared_bytes: u64, of_files_bytes: u64) -> (&'static str, &'static str) {
+/// are shared memory.
+pub fn reason(outside_bytes: u64, shared_bytes: u64, unseen: Unseen) -> (&'static str, &'static str) {
     if shared_bytes > outside_bytes / 2 {
         ("it is shared memory", "make it smaller, or leave room for it beside --memory")
-    } else if of_files_bytes > outside_bytes / 2 {
+    } else if unseen.of_files > outside_bytes / 2 {
         ("it is data of its executable and libraries", "leave room for it beside --memory")
+    } else if unseen.of_threads > outside_bytes / 2 {
+        ("it is stacks and thread-local data of threads", "leave room for it beside --memory")
     } else {
         (
             "the program mapped it by a way that is not seen, or gave it to KVM or a userfaultfd",
@@ -178,6 +184,8 @@ mod tests {
         assert!(line(&[shared], 500, 410).contains("shared memory"));
         let data = ProcessMemory { of_files: 60 * MIB, ..process(500, 410) };
         assert!(line(&[data], 500, 410).contains("executable and libraries"));
+        let stacks = ProcessMemory { of_threads: 60 * MIB, ..process(500, 410) };
+        assert!(line(&[stacks], 500, 410).contains("stacks"));
         assert!(line(&[process(20, 10)], 500, 10).starts_with("490M of a process may not have been managed"));
         assert_eq!(line(&[process(390, 10)], 395, 10), "", "it fits into the budget");
         // The peak of a killed process includes its managed memory.

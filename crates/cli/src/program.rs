@@ -5,8 +5,9 @@
 
 use folioswap::ExitStatus;
 use folioswap_command::exit::Failure;
+use folioswap_sys::executable::{self, Obstacle};
 use rustix::fs::{Access, access};
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -61,6 +62,9 @@ fn check(path: &Path) -> Result<(), Failure> {
     })
 }
 
+/// The obstacle of a program into whose process the library must not even be told to be loaded.
+pub const OTHER_LIBRARY: &str = "it is linked with another C library than glibc";
+
 /// Why a program would run but its memory would not be paged: the loader cannot load the preload library into it.
 pub fn obstacle(path: &Path) -> Option<&'static str> {
     let runs_as_other = std::fs::metadata(path).is_ok_and(|about| {
@@ -70,9 +74,12 @@ pub fn obstacle(path: &Path) -> Option<&'static str> {
     if runs_as_other {
         return Some("it runs with its owner's rights (set-user-ID or set-group-ID)");
     }
-    let mut head = Vec::new();
-    std::fs::File::open(path).ok()?.take(4096).read_to_end(&mut head).ok()?;
-    obstacle_in_head(&head)
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    executable::obstacle(&path).map(|obstacle| match obstacle {
+        Obstacle::NarrowAddresses => "it is a 32-bit program",
+        Obstacle::Static => "it is linked statically",
+        Obstacle::OtherLibrary => OTHER_LIBRARY,
+    })
 }
 
 /// Why a file is not a library that a 64-bit program can load.
@@ -84,28 +91,6 @@ pub fn library_obstacle(path: &Path) -> Option<&'static str> {
         Ok(()) => Some("is not a 64-bit library"),
         Err(_) => Some("cannot be read"),
     }
-}
-
-/// Looks at the ELF header. The preload library works in 64-bit little-endian programs that have a PT_INTERP header.
-fn obstacle_in_head(head: &[u8]) -> Option<&'static str> {
-    const PT_INTERP: u32 = 3;
-    if head.len() < 64 || &head[..4] != b"\x7fELF" {
-        return None; // a script: its interpreter decides
-    }
-    if head[4] != 2 {
-        return Some("it is a 32-bit program");
-    }
-    let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
-    let table = u64::from_le_bytes(head[32..40].try_into().ok()?) as usize;
-    let entry_len = usize::from(half(54));
-    for index in 0..usize::from(half(56)) {
-        let at = table.checked_add(index.checked_mul(entry_len)?)?;
-        let kind = head.get(at..at.checked_add(4)?)?;
-        if u32::from_le_bytes(kind.try_into().ok()?) == PT_INTERP {
-            return None;
-        }
-    }
-    Some("it is linked statically")
 }
 
 #[cfg(test)]
@@ -137,16 +122,5 @@ mod tests {
     #[test]
     fn a_dynamic_program_has_no_obstacle() {
         assert_eq!(obstacle(Path::new("/bin/sh")), None);
-    }
-
-    #[test]
-    fn heads_without_interpreter_are_named() {
-        let mut head = vec![0u8; 128];
-        head[..4].copy_from_slice(b"\x7fELF");
-        head[4] = 1;
-        assert_eq!(obstacle_in_head(&head), Some("it is a 32-bit program"));
-        head[4] = 2;
-        assert_eq!(obstacle_in_head(&head), Some("it is linked statically"));
-        assert_eq!(obstacle_in_head(b"#!/bin/sh"), None);
     }
 }

@@ -89,7 +89,8 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         topology,
         swap,
     };
-    let launch = Launch { file, argv: &args.program, library: preload, settings: settings.encode() };
+    let library = (obstacle != Some(program::OTHER_LIBRARY)).then_some(preload);
+    let launch = Launch { file, argv: &args.program, library, settings: settings.encode() };
     let begin = Instant::now();
     let allowed = Allowed { memory_bytes: args.paging.memory, in_ram_bytes: outside::in_ram(&settings.swap) };
     let watch = Watch::start(allowed, folioswap::open_shared_stats(counters.place()).ok(), complain);

@@ -3,7 +3,7 @@
 
 use crate::{outside, program};
 use folioswap::{Bytes, SharedCounters};
-use folioswap_sys::resident;
+use folioswap_sys::resident::Unseen;
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
@@ -155,10 +155,9 @@ impl Process {
             return (obstacle, outside::MANAGED_KIND); // it may have the library in what it emulates
         }
         if self.has_library {
-            let of_files = resident::of_files(&pid.to_string()).unwrap_or(0);
-            outside::reason(outside_bytes, self.shared, of_files)
+            outside::reason(outside_bytes, self.shared, Unseen::of(&pid.to_string()).unwrap_or_default())
         } else {
-            ("it is linked statically, set-user-ID, or built with a sanitizer", outside::MANAGED_KIND)
+            ("it is linked statically or without glibc, set-user-ID, or built with a sanitizer", outside::MANAGED_KIND)
         }
     }
 }

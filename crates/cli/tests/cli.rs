@@ -307,6 +307,14 @@ fn a_program_swaps_to_compressed_ram() {
     }
 }
 
+/// A program whose memory is the stacks of its threads.
+const STACKS: &str = "#include <pthread.h>\n#include <string.h>\nstatic pthread_barrier_t all;\n\
+    static void *run(void *argument) { char stack[6 << 20]; memset(stack, 1, sizeof stack); \
+    pthread_barrier_wait(&all); return stack[argument != 0] ? 0 : argument; }\n\
+    int main(void) { pthread_t threads[16]; pthread_barrier_init(&all, 0, 16);\n\
+    for (int i = 0; i < 16; i++) if (pthread_create(&threads[i], 0, run, 0)) return 1;\n\
+    for (int i = 0; i < 16; i++) pthread_join(threads[i], 0); return 0; }";
+
 #[test]
 fn what_is_not_managed_is_said() {
     with_library();
@@ -324,6 +332,11 @@ fn what_is_not_managed_is_said() {
     let compiled = Command::new("gcc").args(["-static", "-fno-builtin", "-o"]).args([&linked, &source]).status();
     assert!(compiled.expect("gcc runs").success());
     let linked = linked.display().to_string();
+    let threads = scratch.path("threads");
+    std::fs::write(&source, STACKS).expect("a new file");
+    let compiled = Command::new("gcc").args(["-pthread", "-o"]).args([&threads, &source]).status();
+    assert!(compiled.expect("gcc runs").success());
+    let threads = threads.display().to_string();
     let in_python = |flags: &str, before: &str| {
         format!(
             "import mmap, os, sys\n{before}\nm = mmap.mmap(-1, 64 << 20, mmap.MAP_ANONYMOUS | mmap.{flags})\n\
@@ -334,12 +347,13 @@ fn what_is_not_managed_is_said() {
     let shared = in_python("MAP_SHARED", "");
     let forked = in_python("MAP_PRIVATE", "if os.fork(): sys.exit(os.wait()[1])");
     let gone = in_python("MAP_SHARED", "") + "\nos._exit(0)";
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 7] = [
         (&["python3", "-c", &managed], ""),
         (&["python3", "-c", &shared], "shared memory"),
         (&["python3", "-c", &forked], ""),
         (&["python3", "-c", &gone], "ended by a signal"),
         (&[&linked], "linked statically"),
+        (&[&threads], "stacks"),
         (&["sh", "-c", "$0; exit $?", &linked], "linked statically"),
     ];
     for (program, why) in cases {

@@ -17,10 +17,10 @@ use folioswap_sys::{fault_stack, hidden_numbers, kept, own_calls, seat, seccomp}
 
 use crate::alloc::program_heap;
 use crate::calls::{by_number, dispatch, fork};
-use crate::faults::{ours, signals};
+use crate::faults::{ours, signals, threads};
 use crate::ground::state::{self, Phase};
 use crate::ground::{c_library, counters, guard, real, selector, waiting};
-use crate::map::{adopt, present};
+use crate::map::{adopt, footprint, present};
 use crate::memory::known;
 use crate::sanitizer;
 
@@ -77,6 +77,7 @@ fn prepare() {
     let starts = starts_at_once(&settings);
     waiting::wait(settings, begin_apart);
     signals::prepare(may_be_direct, dispatch::prepare);
+    threads::look_at_ends(footprint::before_thread_ends);
     let found = present::find();
     if starts && let Err(error) = waiting::begin_now(&mut waiting::waiting()) {
         state::end(ExitStatus::Failed, &error.to_string());

@@ -35,6 +35,7 @@
 //! | `own_calls` | a page from which calls pass the program's filters |
 //! | `file_limit` | writes beyond the program's limit of file sizes |
 //! | `direct_io` | reads and writes past the page cache, and space of files |
+//! | `executable` | whether a library can be preloaded into a program |
 //! | `uring` | reads and writes in flight |
 //! | **signals** | |
 //! | `static_tls` | thread-local variables that a handler can read |
@@ -71,6 +72,7 @@ pub mod descendants;
 pub mod descriptor;
 pub mod direct_io;
 pub mod disk;
+pub mod executable;
 pub mod fault_stack;
 pub mod file_limit;
 pub mod fork;

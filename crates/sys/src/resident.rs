@@ -48,26 +48,44 @@ fn read_status(bytes: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Private pages of mapped files that a process has in RAM: what it has written to, and what the loader has relocated.
-/// `process`: its number, or `self`.
-///
-/// # Errors
-/// Its list of mappings cannot be read.
-pub fn of_files(process: &str) -> io::Result<u64> {
-    std::fs::read_to_string(format!("/proc/{process}/smaps")).map(|list| anonymous_in_files(&list))
+/// Private memory of a process in RAM that the C library and the loader map themselves, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unseen {
+    /// Pages of mapped files: what the process has written to, and what the loader has relocated.
+    pub of_files: u64,
+    /// Stacks of threads, and their thread-local data. Recognised by what it is not: a file, the main stack, reported
+    /// to a userfaultfd, or mapped without reserve, as all that goes through folioswap.
+    pub of_threads: u64,
 }
 
-fn anonymous_in_files(list: &str) -> u64 {
-    let (mut is_file, mut sum) = (false, 0);
-    for line in list.lines() {
-        let mut words = line.split_ascii_whitespace();
-        match words.next() {
-            Some("Anonymous:") if is_file => sum += words.next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0),
-            Some(word) if !word.ends_with(':') => is_file = words.nth(3).is_some_and(|inode| inode != "0"),
-            _ => {}
-        }
+impl Unseen {
+    /// `process`: its number, or `self`.
+    ///
+    /// # Errors
+    /// Its list of mappings cannot be read.
+    pub fn of(process: &str) -> io::Result<Unseen> {
+        std::fs::read_to_string(format!("/proc/{process}/smaps")).map(|list| Unseen::parse(&list))
     }
-    sum << 10
+
+    fn parse(list: &str) -> Unseen {
+        let (mut unseen, mut is_file, mut bytes) = (Unseen::default(), false, 0);
+        for line in list.lines() {
+            let mut words = line.split_ascii_whitespace();
+            match words.next() {
+                Some("Anonymous:") => bytes = words.next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10,
+                Some("VmFlags:") if is_file => unseen.of_files += bytes,
+                Some("VmFlags:") => {
+                    let (is_reserved, is_other) = words.fold((false, false), |(reserved, other), flag| {
+                        (reserved || flag == "ac", other || matches!(flag, "um" | "gd" | "nr" | "sh"))
+                    });
+                    unseen.of_threads += if is_reserved && !is_other { bytes } else { 0 };
+                }
+                Some(word) if !word.ends_with(':') => is_file = words.nth(3).is_some_and(|inode| inode != "0"),
+                _ => {}
+            }
+        }
+        unseen
+    }
 }
 
 /// The peak of one process in RAM: of this one, or the highest among its descendants that have ended and were waited
@@ -89,11 +107,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn written_pages_of_files_are_counted() {
-        let list = "7f00-7f10 rw-p 00000000 08:01 77   /lib/a: b.so\nRss: 16 kB\nAnonymous:     12 kB\n\
-            7f10-7f20 rw-p 00000000 00:00 0 \nAnonymous:     40 kB\n7f20-7f30 r--p 00001000 08:01 78 /x\nAnonymous: 8 kB\n";
-        assert_eq!(anonymous_in_files(list), 20 << 10);
-        assert!(of_files("self").unwrap() > 0, "this program's own");
+    fn what_the_c_library_maps_is_counted() {
+        let list = "7f00-7f10 rw-p 00000000 08:01 77   /lib/a: b.so\nAnonymous:     12 kB\nVmFlags: rd wr mr ac\n\
+            7f10-7f20 rw-p 00000000 00:00 0 \nAnonymous:     40 kB\nVmFlags: rd wr mr um nr\n\
+            7f20-7f30 r--p 00001000 08:01 78 /x\nAnonymous: 8 kB\nVmFlags: rd mr\n\
+            7f30-7f40 rw-p 00000000 00:00 0 \nAnonymous:     16 kB\nVmFlags: rd wr mr ac\n\
+            7f40-7f50 rw-p 00000000 00:00 0 [stack]\nAnonymous:     4 kB\nVmFlags: rd wr mr gd ac\n";
+        assert_eq!(Unseen::parse(list), Unseen { of_files: 20 << 10, of_threads: 16 << 10 });
+        assert!(Unseen::of("self").unwrap().of_files > 0, "this program's own");
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub struct ProcessMemory {
     pub shared: u64,
     /// Private pages of mapped files at its end, as the data of libraries; 0 where `outside` is little.
     pub of_files: u64,
+    /// Stacks of threads and thread-local data, when `outside` was much; 0 where it never was.
+    pub of_threads: u64,
 }
 
 /// Room for one process's numbers. All zero: unused.
@@ -26,7 +28,7 @@ pub struct ProcessMemory {
 #[derive(Debug, Default)]
 pub struct ProcessRecord {
     pid: AtomicU64,
-    numbers: [AtomicU64; 7],
+    numbers: [AtomicU64; 8],
 }
 
 impl ProcessRecord {
@@ -36,8 +38,8 @@ impl ProcessRecord {
             return false;
         }
         let name = u128::from_ne_bytes(process.name);
-        let ProcessMemory { peak, managed, outside, shared, of_files, .. } = *process;
-        let numbers = [name as u64, (name >> 64) as u64, peak, managed, outside, shared, of_files];
+        let ProcessMemory { peak, managed, outside, shared, of_files, of_threads, .. } = *process;
+        let numbers = [name as u64, (name >> 64) as u64, peak, managed, outside, shared, of_files, of_threads];
         self.numbers.iter().zip(numbers).for_each(|(place, number)| place.store(number, Relaxed));
         true
     }
@@ -45,10 +47,10 @@ impl ProcessRecord {
     /// The process's numbers, if the record is used; to be read after the processes have ended.
     pub fn get(&self) -> Option<ProcessMemory> {
         let pid = self.pid.load(Relaxed);
-        let [low, high, peak, managed, outside, shared, of_files] =
+        let [low, high, peak, managed, outside, shared, of_files, of_threads] =
             std::array::from_fn(|at| self.numbers[at].load(Relaxed));
         let name = (u128::from(low) | u128::from(high) << 64).to_ne_bytes();
-        (pid != 0).then_some(ProcessMemory { pid, name, peak, managed, outside, shared, of_files })
+        (pid != 0).then_some(ProcessMemory { pid, name, peak, managed, outside, shared, of_files, of_threads })
     }
 }
 
@@ -62,7 +64,8 @@ mod tests {
         assert_eq!(record.get(), None);
         let mut name = [0; 16];
         name[..6].copy_from_slice(b"python");
-        let process = ProcessMemory { pid: 7, name, peak: 100, managed: 60, outside: 15, shared: 5, of_files: 3 };
+        let process =
+            ProcessMemory { pid: 7, name, peak: 100, managed: 60, outside: 15, shared: 5, of_files: 3, of_threads: 2 };
         assert!(record.claim(&process) && !record.claim(&ProcessMemory { pid: 8, ..process }));
         assert_eq!(record.get(), Some(process));
     }

@@ -139,6 +139,13 @@ impl RawSpace {
         pages::managed_parts(&self.engine, range)
     }
 
+    /// The parts of a range with content, in RAM or not, in the first block that has some. Empty: there is none.
+    #[must_use]
+    pub fn first_filled(&self, range: Range<usize>) -> Vec<Range<usize>> {
+        let _blocked = signals::block_all(); // a signal handler might touch one of these
+        pages::first_filled(&self.engine, range)
+    }
+
     /// Bytes of RAM that the engine uses: managed memory, frames without content, and the most that swap devices in
     /// memory may use.
     #[must_use]

@@ -10,7 +10,7 @@
 use std::io;
 use std::ops::Range;
 
-use folioswap_core::{BLOCK_PAGES, BlockId, Order, PAGE_SIZE};
+use folioswap_core::{BLOCK_PAGES, BlockId, Order, PAGE_SIZE, State};
 use folioswap_sys::{memory, signals};
 
 use crate::compact::compactd;
@@ -230,6 +230,36 @@ fn managed_parts_inside(engine: &Engine, range: Range<usize>) -> Vec<Range<usize
             continue;
         }
         pages.filter(|&page| !block.is_sealed(page)).for_each(|page| add(at(page)..at(page + 1)));
+    }
+    parts
+}
+
+/// The parts of a range with content, in RAM or not, in the first block that has some. Empty: there is none.
+pub(crate) fn first_filled(engine: &Engine, range: Range<usize>) -> Vec<Range<usize>> {
+    let _pass = engine.gate().enter(signals::thread_id());
+    let range = engine.table().possible(range);
+    let mut parts: Vec<Range<usize>> = Vec::new();
+    let blocks = if range.is_empty() { 0..0 } else { blocks_of(&range) };
+    let mut next = blocks.start;
+    while next < blocks.end && parts.is_empty() {
+        if let Some((end, _)) = engine.table().untouched(next..blocks.end) {
+            next = end;
+            continue;
+        }
+        let id = BlockId::from_index(next);
+        next += 1;
+        if !engine.table().is_open(id) {
+            continue;
+        }
+        let block = engine.lock(id);
+        let is_filled = |&page: &usize| !block.is_sealed(page) && block.state(block.index_of(page)) != State::Empty;
+        for page in pages_in(id, &range).filter(is_filled) {
+            let start = engine.table().block_addr(id) + page * PAGE_SIZE;
+            match parts.last_mut() {
+                Some(last) if last.end == start => last.end += PAGE_SIZE,
+                _ => parts.push(start..start + PAGE_SIZE),
+            }
+        }
     }
     parts
 }

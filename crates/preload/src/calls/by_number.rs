@@ -12,8 +12,8 @@ use libc::{iovec, mmsghdr, msghdr, nfds_t, sockaddr, socklen_t, timespec};
 use crate::calls::copied::{self, Copied};
 use crate::calls::ring_requests::{MOST_WAITERS, add_waiters};
 use crate::calls::{
-    bpf, clones, descriptors, filters, io, ioctl, limits, messages, mmap, numbers, process, references, remote, rights,
-    rings, vectors,
+    bpf, clones, descriptors, filters, io, ioctl, limits, messages, mmap, numbers, pagemap, process, references,
+    remote, rights, rings, vectors,
 };
 use crate::faults::{cleared, masks, net, only_thread, ours, robust, rseq, signals};
 use crate::ground::export::export;
@@ -90,6 +90,7 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
                 }
             }
             libc::SYS_exit_group => robust::end_process(),
+            libc::SYS_ioctl if words[1] as u32 == pagemap::PAGEMAP_SCAN => return scan_pagemap(words),
             libc::SYS_set_tid_address => cleared::hold(words[0], guard::this_thread()),
             libc::SYS_execve | libc::SYS_execveat => {
                 robust::bring_in();
@@ -380,12 +381,38 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
     })
 }
 
+/// A scan of page tables.
+///
+/// # Safety
+/// The caller's call.
+unsafe fn scan_pagemap(&[fd, request, argument, ..]: &Words) -> isize {
+    let kept = state::errno();
+    // SAFETY: passes the caller's arguments on unchanged.
+    let result = unsafe { ioctl::ioctl(fd as c_int, request as u64, argument as *mut c_void) };
+    let result = if result < 0 { -(state::errno() as isize) } else { result as isize };
+    state::fail(kept);
+    result
+}
+
 /// Makes a transfer in a program that may have a file of a process's memory. `None`: it is another call.
 ///
 /// # Safety
 /// The caller's call.
 unsafe fn remote_transfer(number: c_long, &[a, b, c, d, _, f]: &Words) -> Option<isize> {
-    if !remote::covers_numbers() {
+    let is_transfer = matches!(
+        number,
+        libc::SYS_read
+            | libc::SYS_write
+            | libc::SYS_pread64
+            | libc::SYS_pwrite64
+            | libc::SYS_readv
+            | libc::SYS_writev
+            | libc::SYS_preadv
+            | libc::SYS_pwritev
+            | libc::SYS_preadv2
+            | libc::SYS_pwritev2
+    );
+    if !is_transfer || !remote::covers_numbers(a as c_int) {
         return None;
     }
     let (fd, at, len, offset) = (a as c_int, b as *mut c_void, c, d as i64);

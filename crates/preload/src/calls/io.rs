@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, sockaddr, socklen_t};
 
 use crate::calls::copied::{self, Copied};
-use crate::calls::{references, remote, vectors};
+use crate::calls::{pagemap, references, remote, vectors};
 use crate::ground::export::{export, real};
 use crate::ground::state;
 use crate::memory::cover::{self, Kind, Pieces};
@@ -42,12 +42,14 @@ export! {
         let real = READ.get();
         let pieces = pieces(fd, buffer, len, Pieces::Available);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        cover::receive(buffer, len, pieces, |at, len, done| unsafe {
+        let result = cover::receive(buffer, len, pieces, |at, len, done| unsafe {
             if done > 0 && pieces == Pieces::Available {
                 return vectors::read_more(fd, &[iovec { iov_base: at, iov_len: len }]);
             }
             remote::transfer(fd, len, None, |more| real(fd, at.byte_add(more), len - more))
-        })
+        });
+        pagemap::after_read(fd, buffer, result, None);
+        result
     }
 }
 
@@ -72,12 +74,14 @@ export! {
         let real = PREAD.get();
         let pieces = pieces(fd, buffer, len, Pieces::Available);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        cover::receive(buffer, len, pieces, |at, len, done| unsafe {
+        let result = cover::receive(buffer, len, pieces, |at, len, done| unsafe {
             let offset = offset + done as i64;
             remote::transfer(fd, len, Some(offset), |more| {
                 real(fd, at.byte_add(more), len - more, offset + more as i64)
             })
-        })
+        });
+        pagemap::after_read(fd, buffer, result, Some(offset));
+        result
     }
 }
 

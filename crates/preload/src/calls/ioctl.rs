@@ -3,6 +3,7 @@
 
 use std::ffi::{c_int, c_ulong, c_void};
 
+use crate::calls::pagemap;
 use crate::ground::export::{export, real};
 use crate::ground::{guard, state, waiting};
 use crate::map::hand_over::hand_over;
@@ -79,6 +80,12 @@ export! {
     fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
         let real = IOCTL.get();
         // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { perform(request, argument, || real(fd, request, argument)) }
+        unsafe {
+            let result = perform(request, argument, || real(fd, request, argument));
+            if request as u32 != pagemap::PAGEMAP_SCAN {
+                return result;
+            }
+            pagemap::scan(fd, argument, result).unwrap_or(result)
+        }
     }
 }

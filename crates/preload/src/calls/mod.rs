@@ -24,6 +24,8 @@ pub mod mirrored;
 pub mod mmap;
 mod notified;
 mod numbers;
+mod other_library;
+pub mod pagemap;
 mod paths;
 mod printf;
 mod process;

@@ -7,6 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use libc::{FILE, pid_t};
 
+use crate::calls::other_library::{self, List};
 use crate::calls::{limits, remote};
 use crate::faults::robust;
 use crate::faults::signals::inherited;
@@ -16,12 +17,9 @@ use crate::memory::access::{self, Access};
 use crate::memory::cover::{self, Held, Outcome};
 use crate::memory::pages::PAGE_BYTES;
 
-type List = *const *const c_char;
 type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
 
 real!(EXECVE = c"execve": fn(*const c_char, List, List) -> c_int);
-real!(EXECV = c"execv": fn(*const c_char, List) -> c_int);
-real!(EXECVP = c"execvp": fn(*const c_char, List) -> c_int);
 real!(EXECVPE = c"execvpe": fn(*const c_char, List, List) -> c_int);
 real!(SPAWN = c"posix_spawn": fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int);
 real!(SPAWNP = c"posix_spawnp": fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int);
@@ -46,26 +44,26 @@ export! {
     fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
         let real = EXECVE.get();
         robust::bring_in();
-        // SAFETY: passes the caller's arguments on unchanged.
-        execute(|| touch(path, arguments, environment), || unsafe { real(path, arguments, environment) })
+        // SAFETY: passes the caller's arguments on, but for this library in the environment.
+        let call = |environment| unsafe { real(path, arguments, environment) };
+        execute(
+            || touch(path, arguments, environment),
+            || other_library::at(libc::AT_FDCWD, path, environment, call),
+        )
     }
 }
 
 export! {
     fn execv(path: *const c_char, arguments: List) -> c_int {
-        let real = EXECV.get();
-        robust::bring_in();
-        // SAFETY: passes the caller's arguments on unchanged.
-        execute(|| touch(path, arguments, environment()), || unsafe { real(path, arguments) })
+        // SAFETY: the caller's call, as the C library makes it.
+        unsafe { execve(path, arguments, environment()) }
     }
 }
 
 export! {
     fn execvp(path: *const c_char, arguments: List) -> c_int {
-        let real = EXECVP.get();
-        robust::bring_in();
-        // SAFETY: passes the caller's arguments on unchanged.
-        execute(|| touch(path, arguments, environment()), || unsafe { real(path, arguments) })
+        // SAFETY: the caller's call, as the C library makes it.
+        unsafe { execvpe(path, arguments, environment()) }
     }
 }
 
@@ -73,8 +71,9 @@ export! {
     fn execvpe(path: *const c_char, arguments: List, environment: List) -> c_int {
         let real = EXECVPE.get();
         robust::bring_in();
-        // SAFETY: passes the caller's arguments on unchanged.
-        execute(|| touch(path, arguments, environment), || unsafe { real(path, arguments, environment) })
+        // SAFETY: passes the caller's arguments on, but for this library in the environment.
+        let call = |environment| unsafe { real(path, arguments, environment) };
+        execute(|| touch(path, arguments, environment), || other_library::in_path(path, environment, call))
     }
 }
 
@@ -92,10 +91,10 @@ export! {
     fn execveat(at: c_int, path: *const c_char, arguments: List, environment: List, flags: c_int) -> c_int {
         real!(EXECVEAT = c"execveat": fn(c_int, *const c_char, List, List, c_int) -> c_int);
         let real = EXECVEAT.get();
-        // SAFETY: passes the caller's arguments on unchanged.
-        let call = || unsafe { real(at, path, arguments, environment, flags) };
+        // SAFETY: passes the caller's arguments on, but for this library in the environment.
+        let call = |environment| unsafe { real(at, path, arguments, environment, flags) };
         robust::bring_in();
-        execute(|| touch(path, arguments, environment), call)
+        execute(|| touch(path, arguments, environment), || other_library::at(at, path, environment, call))
     }
 }
 
@@ -264,8 +263,10 @@ export! {
         pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: List,
         environment: List,
     ) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { spawn(SPAWN.get(), pid, path, actions, attributes, arguments, environment) }
+        cover::text(path);
+        // SAFETY: passes the caller's arguments on, but for this library in the environment.
+        let call = |environment| unsafe { spawn(SPAWN.get(), pid, path, actions, attributes, arguments, environment) };
+        other_library::at(libc::AT_FDCWD, path, environment, call)
     }
 }
 
@@ -274,8 +275,10 @@ export! {
         pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: List,
         environment: List,
     ) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { spawn(SPAWNP.get(), pid, path, actions, attributes, arguments, environment) }
+        cover::text(path);
+        // SAFETY: passes the caller's arguments on, but for this library in the environment.
+        let call = |environment| unsafe { spawn(SPAWNP.get(), pid, path, actions, attributes, arguments, environment) };
+        other_library::in_path(path, environment, call)
     }
 }
 

@@ -17,8 +17,9 @@ use crate::ground::real::kernel;
 use crate::ground::{guard, state, waiting};
 use crate::memory::cover::{self, repeat, text};
 
-/// Whether the program may have such a file.
+/// Whether the program may have such a file, and one of page tables.
 static OPENED: AtomicBool = AtomicBool::new(false);
+static PAGEMAP_OPENED: AtomicBool = AtomicBool::new(false);
 
 /// Bytes that are brought in at a time.
 const PIECE_BYTES: usize = 256 << 10;
@@ -31,10 +32,16 @@ const MOST_TRIES: usize = 20;
 /// # Safety
 /// A C string.
 unsafe fn note_path(path: *const c_char) {
+    if guard::inside() {
+        return; // the engine's own
+    }
     // SAFETY: the caller's string.
     let path = unsafe { std::ffi::CStr::from_ptr(path) }.to_bytes();
-    if path == b"mem" || path.ends_with(b"/mem") {
+    let is = |name: &[u8]| path.strip_suffix(name).is_some_and(|before| before.is_empty() || before.ends_with(b"/"));
+    if is(b"mem") {
         OPENED.store(true, Ordering::Relaxed);
+    } else if is(b"pagemap") {
+        PAGEMAP_OPENED.store(true, Ordering::Relaxed);
     }
 }
 
@@ -128,15 +135,31 @@ pub unsafe fn read_stream(stream: *mut FILE, len: usize, call: impl Fn(usize, us
 
 /// The process whose memory a descriptor gives, if it is such a file.
 fn process_of(fd: c_int) -> Option<pid_t> {
+    process_in(fd, "/mem")
+}
+
+/// Whether a descriptor is of this process's page tables.
+pub fn is_own_pagemap(fd: c_int) -> bool {
+    process_in(fd, "/pagemap").is_some_and(is_own)
+}
+
+/// Whether the program may have a file of page tables.
+pub fn has_pagemap() -> bool {
+    PAGEMAP_OPENED.load(Ordering::Relaxed)
+}
+
+/// The process that a descriptor is of, if it is a file of this name in `/proc/PID`.
+fn process_in(fd: c_int, name: &str) -> Option<pid_t> {
     if own_calls::is_used() {
         return None; // the program's filter may refuse to ask
     }
+    let _guard = guard::enter();
     let mut path = [0u8; 64];
     let link = format!("/proc/self/fd/{fd}\0");
     // SAFETY: a C string, and a buffer of that length.
     let len = unsafe { kernel!(libc::SYS_readlink, link.as_ptr(), path.as_mut_ptr(), path.len()) };
     let path = std::str::from_utf8(path.get(..usize::try_from(len).ok()?)?).ok()?;
-    let pid = path.strip_prefix("/proc/")?.strip_suffix("/mem")?.split('/').next()?;
+    let pid = path.strip_prefix("/proc/")?.strip_suffix(name)?.split('/').next()?;
     pid.parse().ok()
 }
 
@@ -351,9 +374,12 @@ export! {
     }
 }
 
-/// Whether the program may have such a file, and calls by number are made as the functions are that repeat them.
-pub fn covers_numbers() -> bool {
-    OPENED.load(Ordering::Relaxed) && !guard::inside()
+/// Whether calls by number on a descriptor are made as the functions are that repeat them: it is such a file, or one of
+/// page tables. All others are made so that a signal interrupts them.
+pub fn covers_numbers(fd: c_int) -> bool {
+    (OPENED.load(Ordering::Relaxed) || has_pagemap())
+        && !guard::inside()
+        && state::keeping_errno(|| ["/mem", "/pagemap"].iter().any(|name| process_in(fd, name).is_some()))
 }
 
 /// Notes a call by number that has succeeded.

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libc::FILE;
 
-use crate::calls::remote;
+use crate::calls::{pagemap, remote};
 use crate::ground::export::{export, real};
 use crate::ground::state;
 use crate::memory::cover::{self, Held};
@@ -72,11 +72,17 @@ unsafe fn read(real: Read, at: *mut c_void, size: usize, count: usize, stream: *
     // SAFETY: as above.
     let part = |at: usize, len| unsafe { real(at as *mut c_void, 1, len, stream) };
     let from = |done, len| part(at as usize + done, len);
-    // SAFETY: the caller's stream.
-    match unsafe { remote::read_stream(stream, size.saturating_mul(count), from) } {
+    // SAFETY: as above.
+    let place = remote::has_pagemap().then(|| unsafe { (libc::fileno(stream), libc::ftello(stream)) });
+    // SAFETY: as above.
+    let done = match unsafe { remote::read_stream(stream, size.saturating_mul(count), from) } {
         Some(done) => done / size.max(1),
         None => in_pieces(at as usize, size, count, whole, part),
+    };
+    if let Some((fd, from)) = place {
+        pagemap::after_read(fd, at, (done * size) as isize, Some(from));
     }
+    done
 }
 
 export! {

@@ -7,6 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use folioswap::RawSpace;
@@ -284,6 +285,14 @@ static_tls! {
     static END: (bool, u32) = "folioswap_end";
 }
 
+/// What looks at the process's memory before a thread ends.
+static BEFORE_END: OnceLock<fn()> = OnceLock::new();
+
+/// Has `look` called before each thread ends.
+pub fn look_at_ends(look: fn()) {
+    let _ = BEFORE_END.set(look);
+}
+
 /// Arranges for [`at_end`] to be called when the calling thread ends.
 fn see_end() {
     if END.get().0 {
@@ -320,6 +329,7 @@ extern "C" fn at_end(value: *mut c_void) {
     }
     robust::end_thread();
     lent::end_thread();
+    BEFORE_END.get().into_iter().for_each(|look| look());
     let _guard = guard::enter();
     // SAFETY: takes no pointers.
     if guard::this_thread() != unsafe { own!(libc::SYS_getpid) as u32 } {

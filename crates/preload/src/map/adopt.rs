@@ -25,9 +25,10 @@ use crate::memory::{known, pages};
 const PART_BYTES: usize = 32 << 20;
 
 /// Flags of mappings that can be adopted: those of access, noreserve, accounted, huge pages or none, kept from
-/// children, softdirty. All others (locked, a userfaultfd of the program's, wiped in children, merged, sealed) stay the
-/// kernel's.
-const PLAIN: [&str; 12] = ["rd", "wr", "ex", "mr", "mw", "me", "nr", "ac", "hg", "nh", "dc", "sd"];
+/// children, left out of core dumps, read in order or at random, softdirty. All others stay the kernel's: locked, wiped
+/// in children, merged, sealed, with guards, a userfaultfd of the program's; and kinds that are not private anonymous
+/// memory, or that the kernel grows or drops by itself.
+const PLAIN: [&str; 15] = ["rd", "wr", "ex", "mr", "mw", "me", "nr", "ac", "hg", "nh", "dc", "dd", "sr", "rr", "sd"];
 
 /// From this size on, memory is adopted before the program has the kernel do something with it that forbids that.
 const LEAST_KEPT_BYTES: usize = 1 << 20;

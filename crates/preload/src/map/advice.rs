@@ -14,8 +14,9 @@ use crate::memory::access::{self, Access};
 use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES, pages};
 use crate::memory::{known, open_pages};
 
-/// Linux 5.18 and 6.13. The libc crate lacks them for some targets.
+/// Linux 5.18, 6.1 and 6.13. The libc crate lacks them for some targets.
 const MADV_DONTNEED_LOCKED: c_int = 24;
+const MADV_COLLAPSE: c_int = 25;
 const MADV_GUARD_INSTALL: c_int = 102;
 pub const MADV_GUARD_REMOVE: c_int = 103;
 
@@ -78,6 +79,13 @@ fn advise_managed(space: &RawSpace, part: &Range<usize>, advice: c_int) -> Then 
             let wish = if advice == libc::MADV_HUGEPAGE { Wish::Whole } else { Wish::Pages };
             space.wish(part.start, part.len(), wish);
             Then::Others
+        }
+        // The kernel makes huge pages of what is present only.
+        MADV_COLLAPSE => {
+            if part.len() as u64 <= space.memory() / 4 {
+                space.touch(part.start, part.len());
+            }
+            Then::All
         }
         // The engine keeps managed memory from children itself, and wipes it there. The kernel may have been told to
         // wipe it before it was managed.

@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use folioswap::{ProcessMemory, RawSpace};
-use folioswap_sys::own_calls;
-use folioswap_sys::resident::{self, Resident};
+use folioswap_sys::resident::{Resident, Unseen};
+use folioswap_sys::{own_calls, pagemap};
 
+use crate::ground::heap::PRIVATE;
 use crate::ground::real::own;
 use crate::ground::state::{self, Phase};
 use crate::ground::{counters, guard, waiting};
@@ -18,18 +19,50 @@ const LARGE: usize = 8 << 20;
 /// Memory in RAM from which on a process is recorded that has run without the engine. `run` has nothing to say of less.
 const LITTLE: u64 = 16 << 20;
 
-/// The highest unmanaged memory seen so far, and the shared memory in it.
-static OUTSIDE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// The highest unmanaged memory seen so far, and in it the shared memory, private pages of files, and memory of
+/// threads.
+static OUTSIDE: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
 /// Samples what is in RAM now.
 fn look(managed: u64) -> Option<Resident> {
+    /// The unmanaged memory when the list of mappings was last read, which takes long.
+    static LISTED: AtomicU64 = AtomicU64::new(0);
     let resident = Resident::now()?;
-    let kept = if adopt::is_later() { known::ordinary_bytes() as u64 } else { 0 }; // there is room for it
-    let outside = (resident.anonymous + resident.shared).saturating_sub(managed + kept);
+    // There is room for it, or it is in the budget; and the engine's records.
+    let kept = if adopt::is_later() { known::ordinary_bytes() } else { known::used_share() };
+    let others = managed + kept as u64 + pagemap::resident_bytes(PRIVATE.span()).unwrap_or(0);
+    let outside = (resident.anonymous + resident.shared).saturating_sub(others);
     if OUTSIDE[0].fetch_max(outside, Ordering::Relaxed) < outside {
         OUTSIDE[1].store(resident.shared, Ordering::Relaxed);
+        let listed = LISTED.load(Ordering::Relaxed);
+        if outside > LITTLE.max(listed + listed / 2) {
+            LISTED.store(outside, Ordering::Relaxed);
+            let unseen = Unseen::of("self").unwrap_or_default();
+            OUTSIDE[2].store(unseen.of_files, Ordering::Relaxed);
+            OUTSIDE[3].store(unseen.of_threads, Ordering::Relaxed);
+        }
     }
     Some(resident)
+}
+
+/// Called before a thread ends, with which its stack and thread-local data go. Looks once in a while.
+pub fn before_thread_ends() {
+    const PAUSE_MS: u64 = 16;
+    static LOOKED: AtomicU64 = AtomicU64::new(0);
+    if !matches!(state::phase(), Phase::Managed | Phase::Waiting) || own_calls::is_used() {
+        return;
+    }
+    let mut time = std::mem::MaybeUninit::<libc::timespec>::zeroed();
+    // SAFETY: fills in the structure, which is valid as zeros, too.
+    let time = unsafe {
+        libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, time.as_mut_ptr());
+        time.assume_init()
+    };
+    let turn = (time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000) / PAUSE_MS;
+    if LOOKED.swap(turn, Ordering::Relaxed) != turn {
+        let _guard = guard::enter();
+        state::keeping_errno(|| look(managed()));
+    }
 }
 
 /// Managed memory in RAM.
@@ -84,11 +117,10 @@ pub fn record() {
     let _guard = guard::enter();
     let managed = managed();
     let Some(Resident { peak, .. }) = look(managed) else { return };
-    let [outside, shared] = [0, 1].map(|at: usize| OUTSIDE[at].load(Ordering::Relaxed));
-    let of_files = if outside > LITTLE { resident::of_files("self").unwrap_or(0) } else { 0 };
+    let [outside, shared, of_files, of_threads] = OUTSIDE.each_ref().map(|seen| seen.load(Ordering::Relaxed));
     let mut name = [0; 16];
     let comm = std::fs::read("/proc/self/comm").unwrap_or_default();
     name.iter_mut().zip(comm.trim_ascii_end().iter().take(15)).for_each(|(place, byte)| *place = *byte);
     let pid = std::process::id().into();
-    counters.note_end(&ProcessMemory { pid, name, peak, managed, outside, shared, of_files });
+    counters.note_end(&ProcessMemory { pid, name, peak, managed, outside, shared, of_files, of_threads });
 }

@@ -84,6 +84,11 @@ pub fn set_share(bytes: usize) {
     SHARE_BYTES.store(bytes, Ordering::Relaxed);
 }
 
+/// How much of the program's ordinary share is used.
+pub fn used_share() -> usize {
+    (ORDINARY_HEAP.used() + ordinary_bytes()).min(SHARE_BYTES.load(Ordering::Relaxed))
+}
+
 /// Whether so much is left of the program's ordinary share.
 pub fn has_share(bytes: usize) -> bool {
     let used = ORDINARY_HEAP.used() + ordinary_bytes();
