@@ -39,7 +39,9 @@ fn look(managed: u64) -> Option<Resident> {
             LISTED.store(outside, Ordering::Relaxed);
             let unseen = Unseen::of("self").unwrap_or_default();
             OUTSIDE[2].store(unseen.of_files, Ordering::Relaxed);
-            OUTSIDE[3].store(unseen.of_threads, Ordering::Relaxed);
+            // What goes meanwhile is mostly stacks of threads that end together.
+            let gone = resident.anonymous.saturating_sub(Resident::now()?.anonymous);
+            OUTSIDE[3].store(unseen.of_threads + gone, Ordering::Relaxed);
         }
     }
     Some(resident)
