@@ -259,12 +259,7 @@ impl Copied {
         self.copy.as_ref().map_or(self.addr, |copy| copy.as_ptr() as usize)
     }
 
-    /// What a call lends while it sleeps.
-    pub fn bounces(&self) -> impl Iterator<Item = &Bounce> {
-        self.copy.iter().chain(&self.before)
-    }
-
-    /// [`addr`](Self::addr) as a pointer.
+    /// The same address as a pointer.
     pub fn at<P: Pointer>(&self, _for: P) -> P {
         P::at(self.addr())
     }
@@ -479,10 +474,7 @@ pub unsafe fn unknown<P: Pointer>(at: P, len: usize) -> Copied {
 pub unsafe fn make<'a, R: Outcome>(copies: impl Iterator<Item = &'a Copied> + Clone, call: impl Fn() -> R) -> R {
     let unknown = || copies.clone().filter(|copy| copy.written == Written::Unknown);
     let bring_in = || unknown().for_each(|range| cover::structure(range.addr as *const u8, range.len));
-    let result = cover::lending(copies.clone().flat_map(Copied::bounces), || match unknown().next() {
-        Some(_) => cover::repeat(bring_in, call),
-        None => call(),
-    });
+    let result = if unknown().next().is_some() { cover::repeat(bring_in, call) } else { call() };
     // SAFETY: the caller upholds this function's own contract.
     unsafe { bring_all_back(copies, result) }
 }

@@ -4,8 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, sockaddr, socklen_t};
 
-use crate::calls::copied::{self, Copied};
-use crate::calls::{pagemap, references, remote, vectors};
+use crate::calls::{copied, pagemap, references, remote, vectors};
 use crate::ground::export::{export, real};
 use crate::ground::state;
 use crate::memory::cover::{self, Kind, Pieces};
@@ -196,8 +195,7 @@ pub unsafe fn with_address(
     // SAFETY: the caller upholds this function's own contract.
     unsafe {
         let copies = [copied::named(from, len), copied::value(len)];
-        let (from, len) = (copies[0].at(from), copies[1].at(len));
-        let result = cover::lending(copies.iter().flat_map(Copied::bounces), || call(from, len));
+        let result = call(copies[0].at(from), copies[1].at(len));
         copied::bring_all_back(&copies, result)
     }
 }
@@ -257,10 +255,8 @@ export! {
         // address.
         unsafe {
             let address = copied::bytes(to, to_len as usize);
-            cover::lending(address.bounces(), || {
-                cover::send(buffer, len, pieces, |at, len, done| {
-                    real(fd, at, len, sending_flags(done, flags), address.at(to), to_len)
-                })
+            cover::send(buffer, len, pieces, |at, len, done| {
+                real(fd, at, len, sending_flags(done, flags), address.at(to), to_len)
             })
         }
     }

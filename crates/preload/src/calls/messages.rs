@@ -11,7 +11,7 @@ use crate::calls::vectors::{StandIn, buffers, names_managed, part};
 use crate::ground::export::{export, real};
 use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
-use crate::memory::cover::{self, Bounce, Outcome};
+use crate::memory::cover::Outcome;
 
 real!(SENDMSG = c"sendmsg": fn(c_int, *const msghdr, c_int) -> isize);
 real!(RECVMSG = c"recvmsg": fn(c_int, *mut msghdr, c_int) -> isize);
@@ -45,6 +45,9 @@ impl Message {
             own.msg_name = name.addr() as *mut _;
             own.msg_control = control.addr() as *mut _;
             if let Some(list) = &list {
+                if !received {
+                    list.copy_out();
+                }
                 (own.msg_iov, own.msg_iovlen) = (list.as_ptr().cast_mut(), list.len());
             }
             Message { own, name, control, list }
@@ -54,16 +57,6 @@ impl Message {
     /// Whether the message is to be sent, and is longer than one piece can be.
     fn is_too_long(&self) -> bool {
         self.list.as_ref().is_some_and(|list| list.is_too_long)
-    }
-
-    /// Fills what is to be sent.
-    fn copy_out(&self) {
-        self.list.iter().for_each(StandIn::copy_out);
-    }
-
-    fn bounces(&self) -> impl Iterator<Item = &Bounce> {
-        let of_list = self.list.iter().flat_map(StandIn::bounces);
-        self.name.bounces().chain(self.control.bounces()).chain(of_list)
     }
 
     /// Copies back what was received: `bytes` of data, and the kernel's results in the header. Returns what the
@@ -105,10 +98,7 @@ pub unsafe fn send(fd: c_int, header: *const msghdr, call: &dyn Fn(*const msghdr
         state::fail(libc::EMSGSIZE);
         return -1;
     }
-    let sent = cover::lending(message.bounces(), || {
-        message.copy_out();
-        call(&raw const message.own)
-    });
+    let sent = call(&raw const message.own);
     if !message.list.as_ref().is_some_and(|list| list.is_cut && sent == list.bytes() as isize) {
         return sent;
     }
@@ -138,8 +128,7 @@ pub unsafe fn receive(fd: c_int, header: *mut msghdr, call: impl Fn(*mut msghdr)
     // SAFETY: the caller upholds this function's own contract. Reading the header faults it in.
     unsafe {
         let mut message = Message::new(fd, &*header, true);
-        let own = &raw mut message.own;
-        let result = cover::lending(message.bounces(), || call(own));
+        let result = call(&raw mut message.own);
         if result >= 0 { message.bring_back(header, result) } else { result }
     }
 }
@@ -192,13 +181,7 @@ pub unsafe fn several(
             state::fail(libc::EMSGSIZE);
             return -1;
         }
-        let bounces = messages.iter().flat_map(Message::bounces);
-        let result = cover::lending(bounces, || {
-            if !received {
-                messages.iter().for_each(Message::copy_out);
-            }
-            call(own.as_mut_ptr(), own.len() as c_uint)
-        });
+        let result = call(own.as_mut_ptr(), own.len() as c_uint);
         for index in 0..result.max(0) as usize {
             let theirs = list.add(index);
             if !access::is_open(theirs as usize, size_of::<mmsghdr>(), Access::Write) {

@@ -13,7 +13,7 @@ use crate::calls::copied::{self, Copied, Pointer, copied};
 use crate::faults::ours;
 use crate::ground::export::{export, real};
 use crate::memory::access;
-use crate::memory::cover::{self, Outcome};
+use crate::memory::cover::Outcome;
 
 /// Bytes of an `fd_set` for this many descriptors.
 fn set_bytes(count: c_int) -> usize {
@@ -78,8 +78,7 @@ unsafe fn with_copies<const N: usize, R: Outcome>(
 ) -> R {
     // SAFETY: the caller upholds this function's own contract.
     let copies = ranges.map(|(addr, len)| unsafe { Copied::new(addr, len, true) });
-    let addrs = std::array::from_fn(|index| copies[index].addr());
-    let result = cover::lending(copies.iter().flat_map(Copied::bounces), || call(addrs));
+    let result = call(std::array::from_fn(|index| copies[index].addr()));
     // SAFETY: the caller upholds this function's own contract.
     unsafe { copied::bring_all_back(&copies, result) }
 }
@@ -105,8 +104,7 @@ export! {
         unsafe {
             let (time, copy) = (time(limit), ours::without_ours(set));
             let polled = copied::polled(list, count);
-            let (time, set) = (pointer(&time, limit), ours::pointer(&copy, set));
-            let result = cover::lending(polled.bounces(), || REAL.get()(polled.at(list), count, time, set));
+            let result = REAL.get()(polled.at(list), count, pointer(&time, limit), ours::pointer(&copy, set));
             polled.bring_back(result)
         }
     }

@@ -108,10 +108,6 @@ impl StandIn {
         bytes_of(&self.list)
     }
 
-    pub fn bounces(&self) -> impl Iterator<Item = &Bounce> {
-        self.bounces.iter().map(|(_, _, bounce)| bounce)
-    }
-
     /// Bytes of bounce buffers.
     pub fn nr_bytes(&self) -> usize {
         self.bounces.iter().map(|(_, _, bounce)| bounce.room()).sum()
@@ -333,16 +329,15 @@ unsafe fn transfer(
                 state::fail(libc::ENOMEM);
                 return if done > 0 { done as isize } else { -1 };
             };
-            let result = cover::lending(stand_in.bounces(), || {
-                if !is_received {
-                    stand_in.copy_out();
-                }
-                match done > 0 && plan.is_stream {
-                    // SAFETY: the stand-in's buffers may be written.
-                    true => unsafe { read_more(fd, stand_in.list()) },
-                    false => call(stand_in.as_ptr(), stand_in.len() as c_int, done),
-                }
-            });
+            if !is_received {
+                stand_in.copy_out();
+            }
+            let result = if done > 0 && plan.is_stream {
+                // SAFETY: the stand-in's buffers may be written.
+                unsafe { read_more(fd, stand_in.list()) }
+            } else {
+                call(stand_in.as_ptr(), stand_in.len() as c_int, done)
+            };
             if is_received { stand_in.copy_in(result) } else { result }
         };
         if result < 0 && done > 0 {
@@ -400,10 +395,8 @@ pub unsafe fn send_some(list: *const iovec, count: c_int, call: impl Fn(*const i
         state::fail(libc::ENOMEM);
         return -1;
     };
-    cover::lending(stand_in.bounces(), || {
-        stand_in.copy_out();
-        call(stand_in.as_ptr(), stand_in.len() as c_int)
-    })
+    stand_in.copy_out();
+    call(stand_in.as_ptr(), stand_in.len() as c_int)
 }
 
 /// Where a transfer goes on. -1 is the file's own position.

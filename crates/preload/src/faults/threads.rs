@@ -21,7 +21,7 @@ use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::{kernel, own};
 use crate::ground::{c_library, guard, state, waiting};
 use crate::memory::pages::BLOCK_BYTES;
-use crate::memory::{lent, resident};
+use crate::memory::resident;
 
 type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 
@@ -328,7 +328,6 @@ extern "C" fn at_end(value: *mut c_void) {
         return;
     }
     robust::end_thread();
-    lent::end_thread();
     BEFORE_END.get().into_iter().for_each(|look| look());
     let _guard = guard::enter();
     // SAFETY: takes no pointers.

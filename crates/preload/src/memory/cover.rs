@@ -22,7 +22,6 @@ use crate::ground::heap::PRIVATE;
 use crate::ground::real::own;
 use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
-use crate::memory::lent::{self, Loan};
 use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::{resident, size_limit};
 
@@ -303,7 +302,7 @@ impl Bounce {
     pub fn new(stands_for: usize, len: usize) -> Option<Bounce> {
         let _guard = guard::enter();
         let offset = stands_for % PAGE_BYTES;
-        let block = state::keeping_errno(|| PRIVATE.allocate(loan_at(offset + len) + size_of::<Loan>(), PAGE_BYTES));
+        let block = state::keeping_errno(|| PRIVATE.allocate(offset + len, PAGE_BYTES));
         (!block.is_null()).then_some(Bounce { block, offset, room: len, mapped: 0 })
     }
 
@@ -341,12 +340,6 @@ impl Bounce {
     /// Bytes that may be accessed.
     pub fn room(&self) -> usize {
         self.room
-    }
-
-    /// The block, and where it has room for its loan; `None` if it is a mapping.
-    fn loan(&self) -> Option<(*mut u8, *mut Loan)> {
-        let at = loan_at(self.offset + self.room);
-        (self.mapped == 0).then(|| (self.block, self.block.wrapping_add(at).cast()))
     }
 
     /// Fills this from the buffer that it stands for.
@@ -412,16 +405,6 @@ impl Bounce {
             }
         }
     }
-}
-
-/// Where a block has room for its loan, behind so many bytes.
-fn loan_at(len: usize) -> usize {
-    len.next_multiple_of(align_of::<Loan>())
-}
-
-/// Makes a call that may sleep, for which these are in use. If a handler leaves it by a jump, they are freed later.
-pub fn lending<'a, R>(bounces: impl IntoIterator<Item = &'a Bounce>, call: impl FnOnce() -> R) -> R {
-    lent::during(bounces.into_iter().filter_map(Bounce::loan), call)
 }
 
 impl Drop for Bounce {
@@ -568,7 +551,7 @@ pub fn receive(
             Ok(None) => return call(at as *mut c_void, len, done),
             Err(()) => return no_memory(),
         };
-        let result = lending([&bounce], || call(bounce.as_ptr().cast(), len, done));
+        let result = call(bounce.as_ptr().cast(), len, done);
         // SAFETY: this piece of the program's buffer, of which the bounce buffer covers what may be written.
         unsafe { bounce.empty_result(at, len, result) }
     })
@@ -602,11 +585,9 @@ pub fn send(
             Ok(None) => return call(at as *const c_void, len, done),
             Err(()) => return no_memory(),
         };
-        lending([&bounce], || {
-            // SAFETY: this piece of the program's buffer, of which the bounce buffer covers what may be read.
-            unsafe { bounce.fill(at) };
-            call(bounce.as_ptr().cast_const().cast(), len, done)
-        })
+        // SAFETY: this piece of the program's buffer, of which the bounce buffer covers what may be read.
+        unsafe { bounce.fill(at) };
+        call(bounce.as_ptr().cast_const().cast(), len, done)
     })
 }
 

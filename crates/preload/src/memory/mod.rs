@@ -4,7 +4,6 @@ pub mod access;
 pub mod cover;
 pub mod key_rights;
 pub mod known;
-pub mod lent;
 pub mod open_pages;
 pub mod pages;
 pub mod resident;
