@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -38,6 +39,9 @@ int main(void) {
     if (setegid(NOBODY) || setegid(0)) return puts("setegid"), 1;
     if (setresgid(NOBODY, NOBODY, NOBODY) || !all_have("Gid:\t65534\t65534\t65534\t65534")) return puts("group of a thread"), 1;
     if (seteuid(NOBODY) || !all_have("Uid:\t0\t65534\t0\t65534")) return puts("effective user of a thread"), 1;
+    /* The kernel then sends signals without what comes with them. */
+    struct rlimit none = {0, 0};
+    if (setrlimit(RLIMIT_SIGPENDING, &none)) return puts("limit"), 1;
     if (seteuid(0) || setuid(NOBODY)) return puts("setuid"), 1;
     if (!all_have("Uid:\t65534\t65534\t65534\t65534")) return puts("user of a thread"), 1;
     memset(bytes, 2, LEN);

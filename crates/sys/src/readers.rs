@@ -127,7 +127,8 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<Asked>> {
     #[repr(C, align(8))]
     struct Control([u8; 64]);
     let (mut request, mut control) = ([0usize; 2], Control([0; 64]));
-    let (mut from, _) = address(0);
+    // SAFETY: all zeroes is a valid address. Nothing is allocated here: a monitor thread asks outside the fork gate.
+    let mut from: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     let mut part = libc::iovec { iov_base: request.as_mut_ptr().cast(), iov_len: size_of::<Request>() };
     // SAFETY: all zeroes is a valid header.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };

@@ -144,6 +144,8 @@ pub enum Event {
 pub enum Woken {
     /// There is, or was, an event to read, or another reason to look.
     Event,
+    /// The same, and something has arrived at the second of the other descriptors.
+    Told,
     /// The stop descriptor is signalled.
     Stopped,
 }
@@ -488,7 +490,8 @@ const NONE: RawFd = -1;
 
 impl Waiter {
     /// Creates a waiter for events of `uffd` and for `stop`, in the calling thread's descriptor table; and for other
-    /// descriptors of that table, while the waiter is used.
+    /// descriptors of that table, while the waiter is used. The second of them is told of once each time that something
+    /// arrives there, and not while the thread waits for a moment only.
     ///
     /// # Errors
     /// Kernel errors.
@@ -504,8 +507,12 @@ impl Waiter {
         let watched = [uffd.descriptor.number(), stop.0.number(), first, second];
         if let Some(epoll) = &epoll {
             add(epoll, watched[0], (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32)?;
-            let others = watched[1..].iter().filter(|&&fd| fd != NONE);
-            others.into_iter().try_for_each(|&fd| add(epoll, fd, libc::EPOLLIN as u32))?;
+            for &fd in watched[1..3].iter().filter(|&&fd| fd != NONE) {
+                add(epoll, fd, libc::EPOLLIN as u32)?;
+            }
+            if watched[3] != NONE {
+                add(epoll, watched[3], (libc::EPOLLIN | libc::EPOLLET) as u32)?;
+            }
         }
         Ok(Waiter { epoll, watched })
     }
@@ -527,6 +534,9 @@ impl Waiter {
         if ready.iter().any(|&(fd, events)| fd == self.watched[1] && events != 0) {
             return Ok(Woken::Stopped);
         }
+        if ready.iter().any(|&(fd, events)| fd != NONE && fd == self.watched[3] && events != 0) {
+            return Ok(Woken::Told);
+        }
         match ready.iter().find(|&&(_, events)| events != 0 && events & libc::EPOLLIN as u32 == 0) {
             Some((_, events)) => Err(io::Error::other(format!("userfaultfd reports poll events {events:#x}"))),
             None => Ok(Woken::Event),
@@ -536,6 +546,9 @@ impl Waiter {
     /// Waits for any of them, without epoll.
     fn poll(&self, moment: Option<Duration>) -> io::Result<Ready> {
         let mut watched = self.watched.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        if moment.is_some() {
+            watched[3].fd = NONE;
+        }
         let mut limit = moment.map(|moment| libc::timespec {
             tv_sec: moment.as_secs() as libc::time_t,
             tv_nsec: moment.subsec_nanos().into(),

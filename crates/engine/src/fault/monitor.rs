@@ -82,6 +82,8 @@ struct Flight<F> {
 /// Other processes that ask for memory: one is served at a time.
 struct Readers<'e> {
     listener: Option<&'e Listener>,
+    /// There may be one that waits: it is told of once.
+    may_ask: bool,
     /// What is asked for next.
     next: Option<Asked>,
     /// The place among the flights of what is being brought in.
@@ -126,6 +128,7 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
             return;
         }
         readers.next = readers.next.or_else(|| readers.listener?.receive().ok()?);
+        readers.may_ask = readers.next.is_some();
         if let Some(asked) = readers.next
             && let Some(pass) = self.engine.gate().try_enter(thread)
         {
@@ -223,7 +226,7 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool) {
     };
     let make = |fault, asked: Option<Asked>| resolve_one(engine, fault, asked.zip(listener), Waits::ByTurns(&turns));
     let held_back = Vec::with_capacity(MOST_HELD_BACK);
-    let readers = Readers { listener, next: None, served_at: None };
+    let readers = Readers { listener, may_ask: false, next: None, served_at: None };
     let mut flights = Flights { engine, turns: &turns, readers, make, all: Vec::new(), held_back };
     let (mut watch_until, mut turn) = (Instant::now(), TURN);
     let mut listens_at = Instant::now();
@@ -247,11 +250,15 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool) {
         if begun < watch_until && !engine.stopping() {
             folioswap_sys::cpu::yield_now();
         } else {
+            if flights.readers.may_ask {
+                flights.begin_for_reader();
+            }
             let moment = flights.wait_for_a_turn().then_some(turn);
             turn = (turn * 2).min(LONGEST_TURN);
             match waiter.wait(moment) {
                 Ok(Woken::Stopped) => return,
-                Ok(Woken::Event) => listens_at = Instant::now(),
+                Ok(Woken::Event) => {}
+                Ok(Woken::Told) => flights.readers.may_ask = true,
                 Err(error) => fatal::die(&format!("waiting for faults: {error}")),
             }
         }

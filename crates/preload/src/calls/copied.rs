@@ -275,14 +275,15 @@ impl Copied {
         if matches!(self.written, Written::Nothing | Written::Unknown) {
             return result;
         }
-        if !copy.fits(self.addr) {
-            return if result.is_failure() { result } else { R::refused() };
-        }
         let nr_written = match self.written {
             Written::All if !result.is_failure() => self.len,
             Written::Start => result.length().min(self.len),
+            Written::Revents => copy.room(),
             _ => 0,
         };
+        if !copy.fits(self.addr, nr_written, self.before.as_ref()) {
+            return if result.is_failure() { result } else { R::refused() };
+        }
         // SAFETY: the program's range, which may be written, and a block of the same length. No lock is held, so the
         // range may fault.
         unsafe {

@@ -35,15 +35,20 @@ pub fn one() -> One {
     ONE.lock()
 }
 
-/// Called after the program's thread has made such a call, with success.
-pub fn mirror(number: c_long, words: &[usize; 6]) {
-    if state::arena().is_none() || guard::inside() || own_calls::is_used() {
-        return; // a filter may forbid the call
+/// Whether there may be threads of the engine's, and no filter that may forbid the call.
+pub fn is_possible() -> bool {
+    state::arena().is_some() && !guard::inside() && !own_calls::is_used()
+}
+
+/// Called after the program's thread has made such a call, with success. Returns whether all threads have made it.
+pub fn mirror(number: c_long, words: &[usize; 6]) -> bool {
+    if !is_possible() {
+        return true;
     }
     let _guard = guard::enter();
     let rights = if number == libc::SYS_capset {
         // SAFETY: the kernel has just read the program's two structures.
-        let Some(rights) = (unsafe { rights(words) }) else { return };
+        let Some(rights) = (unsafe { rights(words) }) else { return true };
         rights
     } else {
         [0; 8]
@@ -56,7 +61,7 @@ pub fn mirror(number: c_long, words: &[usize; 6]) {
     CALL[0].store(number as usize, Ordering::SeqCst);
     CALL[1..].iter().zip(words).for_each(|(place, word)| place.store(*word, Ordering::SeqCst));
     begin(round.wrapping_add(2));
-    state::keeping_errno(|| ask(round.wrapping_add(2)));
+    state::keeping_errno(|| ask(round.wrapping_add(2)))
 }
 
 /// The version and the rights that a call of capset names.
@@ -80,7 +85,8 @@ fn sign() -> usize {
     &raw const CALL as usize
 }
 
-fn ask(round: u32) {
+/// Whether all have answered in time.
+fn ask(round: u32) -> bool {
     let mut nr_asked = 0;
     seat::each_thread(|thread| {
         // Signal, round in place of an error, code; then process, user and value.
@@ -100,13 +106,17 @@ fn ask(round: u32) {
         // SAFETY: takes no pointers.
         unsafe { own!(libc::SYS_sched_yield) };
     }
+    ROUND.load(Ordering::SeqCst) as u32 >= nr_asked
 }
 
 /// Called for a SIGSYS that was sent to a thread of the engine. Returns whether it is such a question.
 pub fn is_answered(about: &libc::siginfo_t) -> bool {
     // SAFETY: a sent signal has a value.
     let value = unsafe { about.si_value().sival_ptr } as usize;
-    if about.si_code != libc::SI_QUEUE || value != sign() || !folioswap::internal_thread() {
+    let is_whole = about.si_code == libc::SI_QUEUE && value == sign();
+    // At the limit of pending signals (RLIMIT_SIGPENDING) the kernel sends it without what comes with it.
+    let is_bare = about.si_code == libc::SI_USER && value == 0 && ROUND.load(Ordering::SeqCst) >> 32 != 0;
+    if !(is_whole || is_bare) || !folioswap::internal_thread() {
         return false;
     }
     let (round, [number, mut words @ ..], rights) = whole_call();
@@ -115,7 +125,8 @@ pub fn is_answered(about: &libc::siginfo_t) -> bool {
     }
     // SAFETY: the call that the program has made for its thread, on numbers and locals.
     unsafe { kernel!(number as c_long, words[0], words[1], words[2], words[3], words[4]) };
-    let count = |word: u64| ((word >> 32) as u32 == round && round == about.si_errno as u32).then(|| word + 1);
+    let count =
+        |word: u64| ((word >> 32) as u32 == round && (is_bare || round == about.si_errno as u32)).then(|| word + 1);
     let _ = ROUND.fetch_update(Ordering::SeqCst, Ordering::SeqCst, count);
     true
 }

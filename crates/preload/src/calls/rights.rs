@@ -90,8 +90,8 @@ pub fn after(number: c_long, words: &[usize; 6]) {
         libc::SYS_capset => after_own_rights(number, words),
         libc::SYS_prctl if OF_A_THREAD.contains(&(words[0] as c_int)) => after_own_rights(number, words),
         // The C library's functions, which do it for all threads, do not come here.
-        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => mirrored::mirror(number, words),
-        libc::SYS_setgid | libc::SYS_setregid | libc::SYS_setresgid => mirrored::mirror(number, words),
+        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => _ = mirrored::mirror(number, words),
+        libc::SYS_setgid | libc::SYS_setregid | libc::SYS_setresgid => _ = mirrored::mirror(number, words),
         libc::SYS_setgroups => mirror_groups(),
         _ => {}
     }
@@ -145,6 +145,9 @@ macro_rules! changes_user {
 
 /// The same for the groups of the calling thread, which it has just changed for all threads.
 fn mirror_groups() {
+    if !mirrored::is_possible() {
+        return;
+    }
     let groups = {
         let _guard = guard::enter();
         // SAFETY: asks for the number of groups; then the kernel fills in that many at most.
@@ -153,10 +156,15 @@ fn mirror_groups() {
             let mut groups = vec![0 as gid_t; count];
             let count = own!(libc::SYS_getgroups, count, groups.as_mut_ptr()).max(0) as usize;
             groups.truncate(count);
-            groups.leak() // a thread may be late
+            groups
         }
     };
-    mirrored::mirror(libc::SYS_setgroups, &[groups.len(), groups.as_ptr() as usize, 0, 0, 0, 0]);
+    let have_all = mirrored::mirror(libc::SYS_setgroups, &[groups.len(), groups.as_ptr() as usize, 0, 0, 0, 0]);
+    let _guard = guard::enter();
+    match have_all {
+        true => drop(groups),
+        false => std::mem::forget(groups), // a thread is late
+    }
 }
 
 changes_user! {

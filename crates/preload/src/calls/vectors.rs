@@ -6,7 +6,6 @@
 use std::ffi::{c_int, c_ulong};
 use std::ops::Range;
 
-use folioswap_sys::signals;
 use libc::{iovec, msghdr, pid_t};
 
 use crate::calls::remote;
@@ -317,8 +316,7 @@ unsafe fn transfer(
     loop {
         let all = part(theirs, done, usize::MAX);
         let may_hold = plan.is_held && total - done > plan.most;
-        // As in `cover`: no handler leaves the holds by a jump.
-        let _blocked = may_hold.then(signals::block_all);
+        let _kept_out = if may_hold { guard::keep_handlers_out() } else { None }; // as in `cover`
         let held = if may_hold { held(&all) } else { None };
         let own = if held.is_some() { all } else { part(theirs, done, plan.most) };
         let want = bytes_of(&own);

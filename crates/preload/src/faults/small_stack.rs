@@ -25,6 +25,7 @@ use libc::{sighandler_t, siginfo_t, ucontext_t};
 use crate::faults::ours::{self, KernelAction};
 use crate::faults::{caught, net, signal_stack};
 use crate::ground::export::{export, real};
+use crate::ground::guard;
 use crate::ground::real::own;
 
 real!(LONGJMP = c"siglongjmp": fn(*mut c_void, c_int) -> ());
@@ -79,6 +80,9 @@ impl Noted {
 /// What the kernel is to know of an action of the program's: a handler of its own begins here.
 pub fn instead_of(signal: c_int, action: KernelAction) -> KernelAction {
     let is_special = [libc::SIG_DFL, libc::SIG_IGN, enter as *const () as usize].contains(&action.handler);
+    if !vforked::is_child() && (1..NR_SIGNALS as c_int).contains(&signal) {
+        guard::note_handler(signal, ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.handler));
+    }
     let Some(place) = HANDLERS.get(signal as usize).filter(|_| !is_special && !vforked::is_child()) else {
         return KernelAction { mask: action.mask & !ours::ours_mask(), ..action };
     };

@@ -6,6 +6,7 @@
 //! system calls from outside the C library as SIGSYS.
 
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{static_tls, vforked};
@@ -82,6 +83,46 @@ fn block() -> u64 {
 }
 
 static BLOCKED_SET: u64 = BLOCKED;
+
+/// The signals for which the program has set handlers.
+static HANDLED: AtomicU64 = AtomicU64::new(0);
+
+/// Notes whether the program has set a handler for a signal.
+pub fn note_handler(signal: i32, is_handled: bool) {
+    if is_handled {
+        HANDLED.fetch_or(bit(signal), Ordering::Relaxed);
+    } else {
+        HANDLED.fetch_and(!bit(signal), Ordering::Relaxed);
+    }
+}
+
+/// While this lives, no handler of the program's runs on the calling thread. Other signals do what they do.
+pub struct KeptOut {
+    before: u64,
+}
+
+/// Keeps handlers out, if the program has any, where a jump out of one would leave something behind.
+pub fn keep_handlers_out() -> Option<KeptOut> {
+    let kept_out = HANDLED.load(Ordering::Relaxed) & BLOCKED;
+    if kept_out == 0 || inside() {
+        return None;
+    }
+    let mut before = MaybeUninit::<u64>::uninit();
+    // SAFETY: the kernel reads one set of 8 bytes and fills in the other.
+    unsafe {
+        own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const kept_out, before.as_mut_ptr(), 8);
+        Some(KeptOut { before: before.assume_init() })
+    }
+}
+
+impl Drop for KeptOut {
+    fn drop(&mut self) {
+        // SAFETY: the kernel reads the 8-byte set that it gave before.
+        unsafe {
+            own!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut::<u64>(), 8);
+        }
+    }
+}
 
 impl Drop for Guard {
     fn drop(&mut self) {

@@ -15,8 +15,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use folioswap_sys::memory::place_apart;
+use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
-use folioswap_sys::{signals, static_tls};
 
 use crate::ground::heap::PRIVATE;
 use crate::ground::real::own;
@@ -378,9 +378,21 @@ impl Bounce {
         }
     }
 
-    /// Whether all of the buffer that this stands for may still be written.
-    pub fn fits(&self, to: usize) -> bool {
-        access::prefix(to, self.room, Access::Write) == self.room
+    /// Whether of the buffer that this stands for the first `len` bytes may still be written, and what is behind them and
+    /// not as in `before`, which is as long as this is.
+    pub fn fits(&self, to: usize, len: usize, before: Option<&Bounce>) -> bool {
+        let is_open = |part: Range<usize>| access::prefix(to + part.start, part.len(), Access::Write) == part.len();
+        let len = len.min(self.room);
+        is_open(0..len) && before.is_none_or(|before| self.changed(len, before).all(is_open))
+    }
+
+    /// The parts behind the first `len` bytes that are not as in `before`.
+    fn changed<'b>(&'b self, len: usize, before: &'b Bounce) -> impl Iterator<Item = Range<usize>> + 'b {
+        // SAFETY: two blocks of this length, which nothing else uses.
+        let bytes = |of: &'b Bounce| unsafe { std::slice::from_raw_parts(of.as_ptr(), self.room) };
+        let (now, before) = (bytes(self), bytes(before));
+        let parts = (len..self.room).step_by(PAGE_BYTES).map(|start| start..self.room.min(start + PAGE_BYTES));
+        parts.filter(|part| now[part.clone()] != before[part.clone()])
     }
 
     /// Copies `len` bytes to the buffer that this stands for, and of what is behind them those that are not as in
@@ -393,14 +405,10 @@ impl Bounce {
         // SAFETY: the caller upholds this function's own contract, and nothing else uses the two blocks.
         unsafe {
             std::ptr::copy_nonoverlapping(self.as_ptr(), to as *mut u8, len);
-            let [now, before] = [self, before].map(|of| std::slice::from_raw_parts(of.as_ptr(), self.room));
-            for start in (len..self.room).step_by(PAGE_BYTES) {
-                let part = start..self.room.min(start + PAGE_BYTES);
-                if now[part.clone()] == before[part.clone()] {
-                    continue;
-                }
-                for index in part.filter(|&index| now[index] != before[index]) {
-                    (to as *mut u8).add(index).write(now[index]);
+            for index in self.changed(len, before).flatten() {
+                let byte = self.as_ptr().add(index).read();
+                if byte != before.as_ptr().add(index).read() {
+                    (to as *mut u8).add(index).write(byte);
                 }
             }
         }
@@ -601,8 +609,7 @@ fn transfer(buffer: usize, len: usize, pieces: Pieces, one: impl Fn(usize, usize
     loop {
         let at = buffer + done;
         let held = matches!(pieces, Pieces::Storage | Pieces::Pinned);
-        // No handler runs that could leave the hold by a jump. The kernel does not end such calls for one either.
-        let _blocked = held.then(signals::block_all);
+        let _kept_out = if held { guard::keep_handlers_out() } else { None }; // one could leave the hold by a jump
         let rest = at..buffer.saturating_add(len);
         let grant = if held { Grant::of(span(&rest)) } else { None };
         let want = match pieces {
