@@ -378,8 +378,8 @@ impl Bounce {
         }
     }
 
-    /// Whether of the buffer that this stands for the first `len` bytes may still be written, and what is behind them and
-    /// not as in `before`, which is as long as this is.
+    /// Whether of the buffer that this stands for the first `len` bytes may still be written, and what is behind them
+    /// and not as in `before`, which is as long as this is.
     pub fn fits(&self, to: usize, len: usize, before: Option<&Bounce>) -> bool {
         let is_open = |part: Range<usize>| access::prefix(to + part.start, part.len(), Access::Write) == part.len();
         let len = len.min(self.room);
