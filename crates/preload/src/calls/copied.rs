@@ -281,7 +281,9 @@ impl Copied {
             Written::Revents => copy.room(),
             _ => 0,
         };
-        if !copy.fits(self.addr, nr_written, self.before.as_ref()) {
+        // How much of the rest the kernel would have written as it was, is not known.
+        let nr_needed = if self.written == Written::Changes { copy.room() } else { nr_written };
+        if !copy.fits(self.addr, nr_needed, self.before.as_ref()) {
             return if result.is_failure() { result } else { R::refused() };
         }
         // SAFETY: the program's range, which may be written, and a block of the same length. No lock is held, so the
@@ -404,6 +406,15 @@ pub unsafe fn choice<P: Pointer>(at: P, (level, name, len): (i32, i32, *const so
     let is_filter = (level, name) == (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
     // SAFETY: the caller upholds this function's own contract.
     unsafe { named_items(at, len, if is_filter { size_of::<libc::sock_filter>() } else { 1 }) }
+}
+
+/// Copies `len` bytes, of which a call changes some.
+///
+/// # Safety
+/// `at` is null or the program's.
+pub unsafe fn changes<P: Pointer>(at: P, len: usize) -> Copied {
+    // SAFETY: the caller upholds this function's own contract. Null is not managed.
+    Copied { written: Written::Changes, ..unsafe { Copied::new(at.addr(), len, true) } }
 }
 
 /// The commands of System V that the libc crate lacks.

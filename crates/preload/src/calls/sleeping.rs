@@ -9,7 +9,7 @@ use libc::{
     sem_t, siginfo_t, sigset_t, timespec, timeval,
 };
 
-use crate::calls::copied::{self, Copied, Pointer, copied};
+use crate::calls::copied::{self, Copied, copied};
 use crate::faults::ours;
 use crate::ground::export::{export, real};
 use crate::memory::access;
@@ -27,8 +27,8 @@ fn events(count: c_int) -> usize {
 copied! {
     fn __poll_chk(list: *mut pollfd = polled(count), count: nfds_t, limit: c_int, room: usize) -> c_int;
     fn select, __select(
-        count: c_int, read: *mut fd_set = bytes(set_bytes(count)), write: *mut fd_set = bytes(set_bytes(count)),
-        other: *mut fd_set = bytes(set_bytes(count)), limit: *mut timeval = value
+        count: c_int, read: *mut fd_set = changes(set_bytes(count)), write: *mut fd_set = changes(set_bytes(count)),
+        other: *mut fd_set = changes(set_bytes(count)), limit: *mut timeval = value
     ) -> c_int;
     fn thrd_sleep(time: *const timespec = value, left: *mut timespec = value) -> c_int;
     fn sigtimedwait(
@@ -144,9 +144,9 @@ export! {
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
             let copy = ours::without_ours(set);
-            with_copies([(list as usize, events(count) * size_of::<epoll_event>())], |[list]| {
-                REAL.get()(fd, Pointer::at(list), count, limit, ours::pointer(&copy, set))
-            })
+            let told = copied::bytes(list, events(count) * size_of::<epoll_event>());
+            let result = REAL.get()(fd, told.at(list), count, limit, ours::pointer(&copy, set));
+            told.bring_back(result)
         }
     }
 }
@@ -159,9 +159,9 @@ export! {
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
             let (time, copy) = (time(limit), ours::without_ours(set));
-            with_copies([(list as usize, events(count) * size_of::<epoll_event>())], |[list]| {
-                REAL.get()(fd, Pointer::at(list), count, pointer(&time, limit), ours::pointer(&copy, set))
-            })
+            let told = copied::bytes(list, events(count) * size_of::<epoll_event>());
+            let result = REAL.get()(fd, told.at(list), count, pointer(&time, limit), ours::pointer(&copy, set));
+            told.bring_back(result)
         }
     }
 }
