@@ -1,6 +1,6 @@
 // EXPECT: exit 0, last line "ok"
 // BUDGETS: 24M
-// LIMIT_S: 60
+// LIMIT_S: 100
 // A program whose memory is a static array stays within the budget, and finds in it what it wrote before main.
 #include <stdio.h>
 #include <stdlib.h>
