@@ -191,7 +191,7 @@ impl SwapSpace {
         self.devices.availability.freed(self.devices.device_of(slot));
     }
 
-    /// As [`SwapSpace::flush`], for the background thread before it sleeps until it is woken. Returns whether any slots
+    /// As [`Devices::flush`], for the background thread before it sleeps until it is woken. Returns whether any slots
     /// were pending.
     pub(super) fn sweep(&self) -> bool {
         let mut any = false;
