@@ -225,7 +225,7 @@ class Run:
             print("  left behind and killed: " + ", ".join(leftovers), flush=True)
 
     def report(self, step, status, limit_s, took, log_path):
-        """Prints one line for a step, and the end of its log if it failed. `took`: seconds, and how many CPUs were busy."""
+        """Prints one line for a step, and the end of its log if it failed. `took`: seconds, and CPUs that were busy."""
         with open(log_path, encoding="utf-8", errors="replace") as log:
             text = log.read(LOG_LIMIT_BYTES)
         panicked = panics(text, step.may_panic)

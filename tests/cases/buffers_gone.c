@@ -21,8 +21,8 @@
 #include <unistd.h>
 
 #define M (1ul << 20)
-enum { BY_READ, BY_LONG_READ, BY_READV, BY_LONG_READV, BY_RECV, BY_RECVFROM, BY_RECVMSG, BY_HEADER, BY_RECVMMSG, BY_POLL,
-       BY_PPOLL, BY_SELECT, BY_PSELECT, BY_EPOLL, BY_EPOLL_PWAIT, BY_WAIT, BY_WAITID, BY_WAIT4, NR_CALLS };
+enum { BY_READ, BY_LONG_READ, BY_READV, BY_LONG_READV, BY_RECV, BY_RECVFROM, BY_RECVMSG, BY_HEADER, BY_RECVMMSG,
+       BY_POLL, BY_PPOLL, BY_SELECT, BY_PSELECT, BY_EPOLL, BY_EPOLL_PWAIT, BY_WAIT, BY_WAITID, BY_WAIT4, NR_CALLS };
 enum { BY_MUNMAP, BY_PROTECTION, BY_NO_ACCESS, BY_MREMAP, NR_WAYS };
 
 static const size_t len = 4 * M, nr_cold_bytes = 60 * M;
@@ -113,7 +113,8 @@ static void take_away(int way) {
     case BY_MUNMAP: check(munmap(buffer, len) == 0, "munmap"); break;
     case BY_PROTECTION: check(mprotect(buffer, len, PROT_READ) == 0, "mprotect"); break;
     case BY_NO_ACCESS: check(mprotect(buffer, len, PROT_NONE) == 0, "mprotect none"); break;
-    case BY_MREMAP: check(mremap(buffer, len, 2 * len, MREMAP_MAYMOVE | MREMAP_FIXED, map(2 * len)) != MAP_FAILED, "mremap");
+    case BY_MREMAP:
+        check(mremap(buffer, len, 2 * len, MREMAP_MAYMOVE | MREMAP_FIXED, map(2 * len)) != MAP_FAILED, "mremap");
     }
 }
 

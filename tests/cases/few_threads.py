@@ -9,6 +9,7 @@ for _ in range(2):
     for block in blocks:
         for page in range(0, len(block), 4096):
             block[page] = 1
-names = [open(f"/proc/self/task/{task}/comm", encoding="ascii").read().strip() for task in os.listdir("/proc/self/task")]
+tasks = os.listdir("/proc/self/task")
+names = [open(f"/proc/self/task/{task}/comm", encoding="ascii").read().strip() for task in tasks]
 own = {name for name in names if name.startswith("folioswap-")}
 print("six at most" if len(own) <= 6 else sorted(own))

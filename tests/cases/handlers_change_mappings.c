@@ -57,9 +57,11 @@ static void change(unsigned kind, char *part, size_t size) {
     case 4:
         if (mlock(part, 4096) == 0) munlock(part, 4096);
         break;
-    case 5:
-        check(mmap(part, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == part, "fixed");
+    case 5: {
+        char *fixed = mmap(part, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        check(fixed == part, "fixed");
         break;
+    }
     }
     part[0] = 1;
 }

@@ -14,7 +14,10 @@
 #include <unistd.h>
 #define M (1ul << 20)
 #define P 4096ul
-#define CHECK(x) do { errno = 0; if (!(x)) { printf("FAIL line %d: %s (errno %d)\n", __LINE__, #x, errno); exit(1); } } while (0)
+#define CHECK(x) do { \
+    errno = 0; \
+    if (!(x)) { printf("FAIL line %d: %s (errno %d)\n", __LINE__, #x, errno); exit(1); } \
+} while (0)
 enum { FILE_PAGE = 4, PRESENT = 8, SWAPPED = 16, ZERO_PAGE = 32, HUGE_PAGE = 64 };
 struct region { uint64_t start, end, categories; };
 struct scan { uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages, inverted, mask, any, wanted; };
@@ -41,7 +44,8 @@ static void check_entries(const char *how) {
     memset(entries, 0, sizeof entries);
 }
 static struct scan about(struct region *regions, size_t nr_regions) {
-    return (struct scan){.size = sizeof(struct scan), .start = (uintptr_t)memory, .end = (uintptr_t)memory + len + 64 * M,
+    uintptr_t start = (uintptr_t)memory;
+    return (struct scan){.size = sizeof(struct scan), .start = start, .end = start + len + 64 * M,
                          .vec = (uintptr_t)regions, .vec_len = nr_regions, .inverted = FILE_PAGE | ZERO_PAGE,
                          .mask = FILE_PAGE | ZERO_PAGE | PRESENT, .wanted = PRESENT};
 }

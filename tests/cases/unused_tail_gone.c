@@ -33,7 +33,8 @@ int main(void) {
     usleep(100000);
     if (mprotect(buffer + 2 * PAGE, PAGE, PROT_READ) || write(ends[1], "x", 1) != 1) return puts("no event"), 1;
     pthread_join(thread, &count);
-    if ((long)count != 1 || ((struct epoll_event *)buffer)->data.u32 != 7) return printf("%ld events\n", (long)count), 1;
+    struct epoll_event *told = (struct epoll_event *)buffer;
+    if ((long)count != 1 || told->data.u32 != 7) return printf("%ld events\n", (long)count), 1;
     puts("ok");
     return 0;
 }

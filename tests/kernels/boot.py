@@ -169,7 +169,8 @@ def boot(version, folioswap, is_short, cache, cases):
             "-object", f"memory-backend-ram,id=m{node},size=1536M",
             "-numa", f"node,memdev=m{node},cpus={node}")]
         command = ["timeout", "-k", "5", str(ended_s), need("qemu-system-x86_64", "qemu-system-x86")]
-        command += ["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "3G", *nodes]
+        # Without CMPXCHG16B: QEMU 7.2 loses the flags where it emulates that, and the kernel ends in a double fault.
+        command += ["-accel", "tcg,thread=multi", "-cpu", "max,-cx16", "-smp", "2", "-m", "3G", *nodes]
         command += ["-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio", "-kernel", image, "-initrd", ram]
         command += ["-append", KERNEL_WORDS, "-drive", f"file={disk},format=raw,if=virtio,cache=unsafe"]
         command += ["-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap"]

@@ -10,7 +10,7 @@
 //! has the thread-local storage of what was loaded when the model was made, and with another C library than glibc, or
 //! on another machine than x86-64, there is no model.
 //!
-//! **Locking.** None. A seat belongs to who has changed its state from free or inherited.
+//! **Locking.** None. A seat belongs to who has changed its state from free or left.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -32,8 +32,8 @@ const MOST: usize = 1024;
 const FREE: u32 = 0;
 /// A thread runs, or is being started.
 const TAKEN: u32 = 1;
-/// A thread had it that is no more: the parent's, or one that a system call had started.
-const INHERITED: u32 = 2;
+/// The thread that had it is no more: it was the parent's, or has ended.
+const LEFT: u32 = 2;
 /// No thread has it, and others are copies of it.
 const MODEL: u32 = 3;
 
@@ -119,7 +119,7 @@ pub fn has(thread: u32) -> bool {
 pub(crate) fn inherit() {
     for seat in used() {
         seat.thread.store(0, Ordering::Relaxed);
-        let state = if seat.record.load(Ordering::Relaxed) == 0 { TAKEN } else { INHERITED };
+        let state = if seat.record.load(Ordering::Relaxed) == 0 { TAKEN } else { LEFT };
         if !matches!(seat.state.load(Ordering::Relaxed), FREE | MODEL) {
             seat.state.store(state, Ordering::Relaxed);
         }
@@ -128,17 +128,17 @@ pub(crate) fn inherit() {
 
 /// Whether a thread can be started without the C library.
 pub(crate) fn are_inherited() -> bool {
-    used().iter().any(|seat| seat.state.load(Ordering::Relaxed) == INHERITED)
+    used().iter().any(|seat| seat.state.load(Ordering::Relaxed) == LEFT)
 }
 
-/// Starts a thread with signals blocked, those of faults too but for SIGBUS and SIGSYS: in an inherited seat if there
-/// is one, else in a copy of the model, if there is that. `name` is cut to the kernel's 15 bytes.
+/// Starts a thread with signals blocked, those of faults too but for SIGBUS and SIGSYS: in a seat that another one has
+/// left, else in a copy of the model, else by the C library. `name` is cut to the kernel's 15 bytes.
 ///
 /// # Errors
 /// EAGAIN: too many threads. ENOMEM.
 pub(crate) fn spawn(name: &str, stack_bytes: usize, body: Body) -> io::Result<Thread> {
     let _blocked = block_for_new_thread();
-    match take_from(INHERITED).map_or_else(|| copy_model(stack_bytes), |place| Ok(Some(place)))? {
+    match take_from(LEFT).map_or_else(|| copy_model(stack_bytes), |place| Ok(Some(place)))? {
         Some(place) => SEATS[place].restart(place, name, Table::Shared, body),
         None => begin(name, stack_bytes, body),
     }
@@ -188,7 +188,7 @@ fn take_copy_of(seat: &Seat, stack_bytes: usize) -> io::Result<usize> {
 /// EAGAIN: too many threads, or no seat was inherited.
 pub(crate) fn spawn_with_own_table(name: &str, body: Body) -> io::Result<Thread> {
     let _blocked = block_for_new_thread();
-    let place = take_from(INHERITED).ok_or_else(too_many)?;
+    let place = take_from(LEFT).ok_or_else(too_many)?;
     SEATS[place].restart(place, name, Table::Copied, body)
 }
 
@@ -406,7 +406,7 @@ impl Seat {
         if let Err(number) = started {
             // SAFETY: the seat is this call's, and no thread runs there.
             unsafe { *self.body.get() = None };
-            self.state.store(INHERITED, Ordering::Release);
+            self.state.store(LEFT, Ordering::Release);
             return Err(io::Error::from_raw_os_error(number));
         }
         Ok(Thread { place, handle: None })
@@ -467,7 +467,7 @@ impl Thread {
             while seat.is_alive.load(Ordering::Acquire) != 0 {
                 futex::wait_timeout(&seat.is_alive, 1, POLL_INTERVAL); // the kernel wakes other waiters only
             }
-            seat.state.store(INHERITED, Ordering::Release);
+            seat.state.store(LEFT, Ordering::Release);
             return;
         };
         // SAFETY: the thread was not joined or detached. After that nobody uses its stack.

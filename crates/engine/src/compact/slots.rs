@@ -67,6 +67,9 @@ impl SlotCompactor {
     pub fn step(&mut self, engine: &Engine) -> Option<Duration> {
         let nr_more = engine.swap().slot_work().take_wanted();
         self.nr_wanted += nr_more;
+        if nr_more == 0 && self.wanted_last.is_none() {
+            return None;
+        }
         if let Some(left) = self.due.map(|due| due.saturating_duration_since(Instant::now()))
             && nr_more == 0
             && !left.is_zero()

@@ -79,7 +79,8 @@ impl Resting<'_> {
     pub fn go_on(self) {
         let engine = self.engine;
         if engine.gate().was_used_by_closer() {
-            engine.swap().devices().share_again(self.fork); // a fault may have written something after what was shared first
+            // A fault may have written something after what was shared first.
+            engine.swap().devices().share_again(self.fork);
         }
         hidden_numbers::child_settles(false);
         self.each_range(memory::dontfork);

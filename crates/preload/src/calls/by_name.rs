@@ -58,8 +58,9 @@ export! {
 
 export! {
     fn prlimit(pid: c_int, what: c_int, limit: *const rlimit, before: *mut rlimit) -> c_int {
+        let (limit, before) = (limit as usize, before as usize);
         // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { syscall(libc::SYS_prlimit64, pid as usize, what as usize, limit as usize, before as usize, 0, 0) as c_int }
+        unsafe { syscall(libc::SYS_prlimit64, pid as usize, what as usize, limit, before, 0, 0) as c_int }
     }
 }
 
