@@ -7,12 +7,14 @@ their address space, and a process stuck in a fault could block us.
 """
 
 import ctypes
+import multiprocessing
 import os
 import re
 import resource
 import signal
 import subprocess
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 PR_SET_CHILD_SUBREAPER = 36
 KILL_AFTER_S = 5
@@ -160,15 +162,14 @@ def panics(log_text, may_panic=()):
     return found
 
 
-def print_tail(log_path):
-    """Prints the last lines of a log, indented to set them off from lines of ours."""
+def tail(log_path):
+    """The last lines of a log, indented to set them off from lines of ours."""
     with open(log_path, "rb") as log:
         log.seek(0, os.SEEK_END)
         log.seek(max(0, log.tell() - (64 << 10)))
         lines = log.read().decode("utf-8", "replace").splitlines()
-    for line in lines[-TAIL_LINES:]:
-        print("  | " + re.sub(r"\x1b[\[(][0-9;]*[A-Za-z]", "", line))
-    print(f"  (log: {log_path})", flush=True)
+    plain = ["  | " + re.sub(r"\x1b[\[(][0-9;]*[A-Za-z]", "", line) for line in lines[-TAIL_LINES:]]
+    return [*plain, f"  (log: {log_path})"]
 
 
 def cpu_seconds():
@@ -224,8 +225,27 @@ class Run:
         if leftovers:
             print("  left behind and killed: " + ", ".join(leftovers), flush=True)
 
+    def lanes(self, lanes, known):
+        """Runs lists of steps side by side. Each list has a process of its own, which ends what its steps leave."""
+        with ProcessPoolExecutor(len(lanes), multiprocessing.get_context("fork")) as pool:
+            for total, passed_steps in pool.map(self.lane, lanes, [known] * len(lanes)):
+                self.total.passed += total.passed
+                self.total.failed += total.failed
+                self.total.skips += total.skips
+                self.passed_steps |= passed_steps
+
+    def lane(self, steps, known):
+        """Runs steps in a process of their own. Returns their counts, and the names of all that have passed."""
+        become_reaper()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        self.total = Counts()
+        for step in steps:
+            self.step(step, known)
+        return self.total, self.passed_steps
+
     def report(self, step, status, limit_s, took, log_path):
-        """Prints one line for a step, and the end of its log if it failed. `took`: seconds, and CPUs that were busy."""
+        """Prints a line for a step, and the end of its log if it failed. `took`: seconds, and CPUs that were busy."""
         with open(log_path, encoding="utf-8", errors="replace") as log:
             text = log.read(LOG_LIMIT_BYTES)
         panicked = panics(text, step.may_panic)
@@ -237,14 +257,13 @@ class Run:
         what = f"{counts.passed} passed" + (f", {counts.failed} failed" if counts.failed else "")
         if counts.failed == 0:
             self.passed_steps.add(step.name)
-            print(f"ok       {step.name}: {what} ({took})", flush=True)
+            lines = [f"ok       {step.name}: {what} ({took})"]
         else:
             why = f"over its limit of {limit_s} s" if status is None else f"exit status {status}"
             why += f"; it says: {panicked[0].strip()}" if panicked else ""
-            print(f"FAILED   {step.name}: {what}; {why} ({took})", flush=True)
-            print_tail(log_path)
-        for reason in counts.skips:
-            print(f"  skipped: {reason}", flush=True)
+            lines = [f"FAILED   {step.name}: {what}; {why} ({took})", *tail(log_path)]
+        lines += [f"  skipped: {reason}" for reason in counts.skips]
+        print("\n".join(lines), flush=True)  # at once: another lane prints, too
 
     def skip(self, step, reason):
         """Records a step that is not run."""

@@ -35,6 +35,9 @@ def inner(folder):
     known = {step.name for step in steps}
     for step in steps:
         run.step(step, known)
+    begun = time.monotonic()
+    run.lanes([[Step("detached in a lane", ["sh", "-c", DETACHED], 20)], [Step(f"slow {n}", ["sleep", "2"], 20) for n in "ab"]], known)
+    print(f"lanes {len(run.passed_steps)} {time.monotonic() - begun < 5.5}")
     print(f"left {len(descendants())}")
     run.deadline = time.monotonic() + 2
     run.step(Step("late", ["true"], 5), known)
@@ -54,7 +57,8 @@ def main():
         lines = result.stdout.splitlines()
         good &= expect("a hanging step ends in time", took_s < 150, f"took {took_s:.1f} s")
         good &= expect("a detached process is killed", "left 0" in lines and "sleep[" in result.stdout, result.stdout)
-        good &= expect("the closing line", lines[-1:] == ["2 passed, 4 failed, 1 skipped"], lines[-1:])
+        good &= expect("lanes run side by side and spare each other", "lanes 5 True" in lines, result.stdout)
+        good &= expect("the closing line", lines[-1:] == ["5 passed, 4 failed, 1 skipped"], lines[-1:])
         good &= expect("failure is the exit status", result.returncode == 1, result.returncode)
     counts = count("test result: FAILED. 3 passed; 1 failed; 2 ignored; 0 measured\nSKIP: no root\n", 101)
     good &= expect("cargo's counts are read", (counts.passed, counts.failed, counts.skips) == (3, 1, ["no root"]))

@@ -12,7 +12,7 @@ Comments in the first lines of a file say how it is run:
   LIMIT_S: 120        seconds for each run
   CFLAGS: -lm         more arguments for gcc; C programs are compiled with -O2 -g -pthread, outside of folioswap
 
-Each is run without folioswap first, and by turns with --eager. The word "panicked" in any output is a failure. Five
+Each is run without folioswap first, and by turns with --eager. The word "panicked" in any output is a failure. Three
 runs at a time at most.
 """
 
@@ -39,7 +39,7 @@ from suite import need  # noqa: E402
 # The first kernel with UFFDIO_MOVE.
 MOVES_SINCE = (6, 8)
 HEADER_LINES = 15
-AT_A_TIME = 5
+AT_A_TIME = 3
 TAIL_LINES = 15
 KEYS = ("EXPECT", "ARGS", "MODES", "BUDGETS", "MAPPERS", "NEEDS", "LIMIT_S", "CFLAGS")
 
