@@ -26,7 +26,7 @@ pub(crate) fn all(devices: &[SwapDevice], topology: &Topology) -> Result<Vec<Swa
         return Err(Error::TooManyDevices(MAX_DEVICES));
     }
     if devices.is_empty() {
-        FileDevice::unlinked_in(&default_directory(), None)?;
+        FileDevice::check_directory(&default_directory())?;
     }
     devices.iter().map(|device| one(device, topology)).collect()
 }

@@ -33,11 +33,11 @@ pub(crate) struct FileDevice {
 impl FileDevice {
     /// Makes an unlinked file in `directory`.
     pub fn unlinked_in(directory: &Path, limit: Option<u64>) -> Result<Self, Error> {
-        Self::made_in(directory, directory, limit)
+        Self::made_in(directory, directory, limit, hidden)
     }
 
     /// Makes an unlinked file in `directory` for the device `path`.
-    fn made_in(directory: &Path, path: &Path, limit: Option<u64>) -> Result<Self, Error> {
+    fn made_in(directory: &Path, path: &Path, limit: Option<u64>, keep: Keep) -> Result<Self, Error> {
         if direct_io::file_system(directory).is_ok_and(|found| found == FileSystem::Tmpfs) {
             return Err(unusable(path, "lies on tmpfs, which is RAM: name a directory on a disk, or use ram:SIZE"));
         }
@@ -50,7 +50,7 @@ impl FileDevice {
                 Bytes(end)
             )
         });
-        let fd = hidden(path, fd)?;
+        let fd = keep(path, fd)?;
         let limit = limit.into_iter().chain(ends_at).min();
         let device = FileDevice { fd, path: path.into(), limit, fixed: false, on_first_use: None.into() };
         device.probe()?; // that is no use yet
@@ -60,7 +60,7 @@ impl FileDevice {
     /// Opens a block device, or makes an unlinked file next to `path`, where nothing may exist yet. A block device that
     /// holds something is refused unless `force` allows overwriting it.
     pub fn open(path: &Path, limit: Option<u64>, force: bool) -> Result<Self, Error> {
-        let device = Self::unreserved(path, limit, force)?;
+        let device = Self::unreserved(path, limit, force, hidden)?;
         if let Some(limit) = limit {
             // The user asked for this size: report a lack of space now rather than while the program runs.
             device
@@ -72,7 +72,7 @@ impl FileDevice {
 
     /// Checks that [`FileDevice::open`] would succeed. Takes no space.
     pub fn check(path: &Path, limit: Option<u64>, force: bool) -> Result<(), Error> {
-        let device = Self::unreserved(path, limit, force)?;
+        let device = Self::unreserved(path, limit, force, for_now)?;
         match (limit, direct_io::free_bytes(directory_of(path))) {
             (Some(limit), Ok(free)) if !device.fixed && limit > free => {
                 Err(too_small(path, format!("{} are wanted, but the disk has only {} free", Bytes(limit), Bytes(free))))
@@ -81,18 +81,23 @@ impl FileDevice {
         }
     }
 
-    fn unreserved(path: &Path, limit: Option<u64>, force: bool) -> Result<Self, Error> {
+    /// Checks that a file could be made in `directory`.
+    pub fn check_directory(directory: &Path) -> Result<(), Error> {
+        Self::made_in(directory, directory, None, for_now).map(drop)
+    }
+
+    fn unreserved(path: &Path, limit: Option<u64>, force: bool, keep: Keep) -> Result<Self, Error> {
         if path.is_dir() {
             let shown = path.display();
             return Err(unusable(path, format!("is a directory: name a file in it, as in {shown}/swap")));
         }
         if path.exists() {
-            return Self::block_device(path, limit, force);
+            return Self::block_device(path, limit, force, keep);
         }
-        Self::made_in(directory_of(path), path, limit)
+        Self::made_in(directory_of(path), path, limit, keep)
     }
 
-    fn block_device(path: &Path, limit: Option<u64>, force: bool) -> Result<Self, Error> {
+    fn block_device(path: &Path, limit: Option<u64>, force: bool, keep: Keep) -> Result<Self, Error> {
         let (fd, size) = direct_io::block_device(path).map_err(|error| explain(path, &error))?;
         if limit.unwrap_or(Order::HUGE.bytes() as u64) > size {
             return Err(too_small(path, format!("has only {}", Bytes(size))));
@@ -100,7 +105,7 @@ impl FileDevice {
         let found = if force { Ok(None) } else { signature::find(fd.as_raw_fd(), size) };
         match found.map_err(|error| unusable(path, format!("its content could not be looked at: {error}")))? {
             None => {
-                let (fd, limit) = (hidden(path, fd)?, Some(limit.unwrap_or(size)));
+                let (fd, limit) = (keep(path, fd)?, Some(limit.unwrap_or(size)));
                 Ok(FileDevice { fd, path: path.into(), limit, fixed: true, on_first_use: None.into() })
             }
             Some(found) => {
@@ -123,6 +128,14 @@ fn directory_of(path: &Path) -> &Path {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     }
+}
+
+/// What becomes of a file that was opened: [`hidden`] or [`for_now`].
+type Keep = fn(&Path, OwnedFd) -> Result<Descriptor, Error>;
+
+/// Not hidden: a check closes it at once. Hiding takes a thread, which `folioswap run` itself does not need.
+fn for_now(_path: &Path, fd: OwnedFd) -> Result<Descriptor, Error> {
+    Ok(fd.into())
 }
 
 pub(super) fn hidden(path: &Path, fd: OwnedFd) -> Result<Descriptor, Error> {
