@@ -123,23 +123,36 @@ fn zeroed(heap: &heap::Heap, size: usize) -> *mut u8 {
     block
 }
 
+/// Where a block came from. `None`: it is no block that is known. The heaps that are never managed come first: one may
+/// begin or end within 2 MiB in which there is managed memory, too.
+fn owner(block: *const u8) -> Option<Source> {
+    if let Some(heap) = [&ORDINARY, &PRIVATE].into_iter().find(|heap| heap.owns(block)) {
+        Some(Source::Heap(heap))
+    } else if program_heap::owns(block) {
+        Some(Source::Program)
+    } else {
+        (state::phase() == Phase::Passing).then_some(Source::Libc)
+    }
+}
+
 /// Frees a block from any source.
 ///
 /// # Safety
 /// As `free`.
 unsafe fn release(block: *mut u8) {
+    if block.is_null() {
+        return;
+    }
     // SAFETY: each allocator gets a block that it handed out, and the caller gives it up.
     unsafe {
-        if block.is_null() {
-        } else if ORDINARY.owns(block) {
-            ORDINARY.release(block);
-        } else if PRIVATE.owns(block) {
-            let _guard = guard::enter();
-            PRIVATE.release(block);
-        } else if program_heap::owns(block) {
-            program_heap::release(block);
-        } else if state::phase() == Phase::Passing {
-            FREE.get()(block.cast());
+        match owner(block) {
+            Some(Source::Heap(heap)) => {
+                let _guard = std::ptr::eq(heap, &PRIVATE).then(guard::enter);
+                heap.release(block);
+            }
+            Some(Source::Program) => program_heap::release(block),
+            Some(Source::Libc) => FREE.get()(block.cast()),
+            None => {}
         }
     }
 }
@@ -151,14 +164,11 @@ unsafe fn release(block: *mut u8) {
 unsafe fn usable(block: *mut u8) -> usize {
     // SAFETY: each allocator gets a block that it handed out.
     unsafe {
-        if ORDINARY.owns(block) || PRIVATE.owns(block) {
-            heap::usable(block)
-        } else if program_heap::owns(block) {
-            program_heap::usable(block)
-        } else if state::phase() == Phase::Passing {
-            USABLE.get()(block.cast())
-        } else {
-            0
+        match owner(block) {
+            Some(Source::Heap(_)) => heap::usable(block),
+            Some(Source::Program) => program_heap::usable(block),
+            Some(Source::Libc) => USABLE.get()(block.cast()),
+            None => 0,
         }
     }
 }
@@ -168,17 +178,18 @@ unsafe fn usable(block: *mut u8) -> usize {
 /// # Safety
 /// As `realloc`. Not null.
 unsafe fn resize_in_place(block: *mut u8, size: usize, caller: usize) -> Option<*mut u8> {
+    let owner = owner(block);
     // SAFETY: each allocator gets a block that it handed out.
     unsafe {
-        if program_heap::owns(block) {
+        if let Some(Source::Program) = owner {
             let resize = || program_heap::resize(block, size);
             return if state::may_manage() { state::keeping_errno(resize) } else { None };
         }
-        match source(size, caller) {
-            Source::Heap(heap) if heap.owns(block) => Some(heap.resize(block, size)),
-            Source::Libc if !ORDINARY.owns(block) && !PRIVATE.owns(block) => {
-                Some(REALLOC.get()(block.cast(), size).cast())
+        match (source(size, caller), owner) {
+            (Source::Heap(wanted), Some(Source::Heap(heap))) if std::ptr::eq(wanted, heap) => {
+                Some(heap.resize(block, size))
             }
+            (Source::Libc, Some(Source::Libc)) => Some(REALLOC.get()(block.cast(), size).cast()),
             _ => None,
         }
     }
