@@ -49,7 +49,7 @@ static long make(int way) {
     printf("%s\n", names[way]);
     fflush(stdout);
     if (way == 0) {
-        child = clone(child_work, stack + STACK, SIGCHLD | CLONE_CHILD_SETTID | CLONE_FS, part, NULL, NULL, id_in_child);
+        child = clone(child_work, stack + STACK, SIGCHLD | CLONE_CHILD_SETTID | CLONE_FS | CLONE_IO, part, NULL, NULL, id_in_child);
         return child;
     } else if (way == 1) {
         child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);

@@ -1,8 +1,8 @@
 // EXPECT: exit 0, last line "ok f26a318779391a95"
 // LIMIT_S: 150
-// A forked tracer reads 256 MiB of the program while they are cold: by process_vm_readv, pread of /proc/PID/mem and
-// PTRACE_PEEKDATA, and writes a word each way; the program reads its own /proc/self/mem. Every read is complete and
-// right.
+// A forked tracer reads 256 MiB of the program while they are cold: by process_vm_readv (48 MiB of them at once), pread
+// of /proc/PID/mem and PTRACE_PEEKDATA, and writes a word each way; the program reads its own /proc/self/mem. Every
+// read is complete and right.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +38,12 @@ int main(void){
     char x;const char*bad=0;int e=0;
     /* 2. process_vm_readv */
     for(u64 i=8192;i<N&&!bad;i+=16384*8){struct iovec l={b,sizeof b},r={t+i,sizeof b};ssize_t n=process_vm_readv(me,&l,1,&r,1,0);if(n!=sizeof b||!good(b,i,16384)){bad="process_vm_readv";e=n<0?errno:0;}}
+    /* many bytes in one call, whose buffers and ranges end at different places */
+    u64*much=mmap(0,48<<20,3,MAP_PRIVATE|MAP_ANONYMOUS,-1,0);u64 words=(48u<<20)/8,edge=1000001;
+    struct iovec to[2]={{much,5<<20},{(char*)much+(5<<20),43<<20}},from[2]={{t+1000,edge*8},{t+N/2,(words-edge)*8}};
+    ssize_t got=bad?0:process_vm_readv(me,to,2,from,2,0);
+    if(!bad&&(got!=48<<20||!good(much,1000,edge)||!good(much+edge,N/2,words-edge))){bad="process_vm_readv of 48 MiB";e=got<0?errno:0;}
+    munmap(much,48<<20);
     u64 v=0x1111;struct iovec l={&v,8},r={t+3,8};if(!bad&&process_vm_writev(me,&l,1,&r,1,0)!=8){bad="process_vm_writev";e=errno;}
     /* 3. /proc/PID/mem */
     char p[40];sprintf(p,"/proc/%d/mem",me);int f=open(p,O_RDWR);if(f<0&&!bad){bad="open /proc/PID/mem";e=errno;}

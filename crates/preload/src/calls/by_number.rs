@@ -242,14 +242,16 @@ unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
                     kernel!(number, fd, list, count, vectors::offset_after(d as i64, done), e, f) as isize
                 })
             }
-            libc::SYS_process_vm_readv => vectors::receive(vectors::ANOTHER_PROCESS, list, count, |list, count, _| {
-                vectors::repeat_remote(fd, d as *const _, e as u64, || {
-                    kernel!(number, fd, list, count, d, e, f) as isize
+            libc::SYS_process_vm_readv => {
+                vectors::receive(vectors::ANOTHER_PROCESS, list, count, |list, count, done| {
+                    vectors::repeat_ranges(fd, (list, count as usize), (d as *const _, e), done, |local, ranges| {
+                        kernel!(number, fd, local.0, local.1, ranges.0, ranges.1, f) as isize
+                    })
                 })
-            }),
-            libc::SYS_process_vm_writev => vectors::send(vectors::ANOTHER_PROCESS, list, count, |list, count, _| {
-                vectors::repeat_remote(fd, d as *const _, e as u64, || {
-                    kernel!(number, fd, list, count, d, e, f) as isize
+            }
+            libc::SYS_process_vm_writev => vectors::send(vectors::ANOTHER_PROCESS, list, count, |list, count, done| {
+                vectors::repeat_ranges(fd, (list, count as usize), (d as *const _, e), done, |local, ranges| {
+                    kernel!(number, fd, local.0, local.1, ranges.0, ranges.1, f) as isize
                 })
             }),
             _ => return None,

@@ -165,7 +165,8 @@ export! {
     ) -> c_int {
         type Pointer = *mut c_void;
         real!(REAL = c"clone": fn(Option<Work>, Pointer, c_int, Pointer, *mut c_int, Pointer, *mut c_int) -> c_int);
-        let words = [flags as usize, stack as usize, parent as usize, child as usize, tls as usize, 0];
+        let bits = flags.cast_unsigned() as usize; // CLONE_IO is the sign
+        let words = [bits, stack as usize, parent as usize, child as usize, tls as usize, 0];
         if !guard::inside() && state::may_manage() {
             // SAFETY: the arguments of the program's own call.
             unsafe { before_clone(libc::SYS_clone, &words) };
@@ -182,7 +183,7 @@ export! {
                 unsafe { REAL.get()(Some(work), stack, flags, argument, parent, tls, child) }
             });
         }
-        let Some(work) = work.filter(|_| is_copy(flags as usize) && !stack.is_null()) else {
+        let Some(work) = work.filter(|_| is_copy(bits) && !stack.is_null()) else {
             // SAFETY: passes the caller's arguments on unchanged.
             return unsafe { REAL.get()(work, stack, flags, argument, parent, tls, child) };
         };

@@ -216,7 +216,7 @@ pub fn transfer(fd: c_int, len: usize, offset: Option<i64>, call: impl Fn(usize)
 }
 
 /// A list of buffers or ranges, by its address and length.
-type List = (*const iovec, usize);
+pub type List = (*const iovec, usize);
 
 /// The entries of a list, read as the kernel reads them: `None` if it is not readable.
 fn entries((list, count): List) -> Option<Vec<iovec>> {
@@ -264,42 +264,58 @@ pub fn transfer_list(fd: c_int, buffers: List, offset: Option<i64>, call: impl F
     best
 }
 
-/// Makes a call that transfers bytes between buffers and ranges of another process.
-pub fn transfer_ranges(process: pid_t, buffers: List, ranges: List, call: impl Fn() -> isize) -> isize {
-    let mut best = call();
-    if (best < 0 && state::errno() != libc::EFAULT) || guard::inside() || state::space().is_none() {
-        return best;
+/// What is left of a list after its first `done` bytes.
+fn after(list: &[iovec], mut done: usize) -> Vec<iovec> {
+    let cut = |entry: &iovec| {
+        let skipped = entry.iov_len.min(done);
+        done -= skipped;
+        iovec { iov_base: entry.iov_base.wrapping_byte_add(skipped), iov_len: entry.iov_len - skipped }
+    };
+    list.iter().map(cut).filter(|entry| entry.iov_len > 0).collect()
+}
+
+/// The same for a list of the program's; nothing if that is not readable.
+pub fn rest(list: List, done: usize) -> Vec<iovec> {
+    entries(list).map_or_else(Vec::new, |entries| after(&entries, done))
+}
+
+/// Makes a call that transfers bytes between buffers and ranges of another process. `call` makes it for such lists.
+pub fn transfer_ranges(process: pid_t, buffers: List, ranges: List, call: impl Fn(List, List) -> isize) -> isize {
+    let result = call(buffers, ranges);
+    if (result < 0 && state::errno() != libc::EFAULT) || guard::inside() || state::space().is_none() {
+        return result;
     }
     // SAFETY: the kernel has read these lists.
     let read = |(list, count): List| unsafe { std::slice::from_raw_parts(list, count) };
-    if best >= 0 && (best as usize) >= bytes_of(read(buffers)).min(bytes_of(read(ranges))) {
-        return best;
+    if result >= 0 && (result as usize) >= bytes_of(read(buffers)).min(bytes_of(read(ranges))) {
+        return result;
     }
-    let first = state::errno();
-    let (Some(buffers), Some(ranges)) = (entries(buffers), entries(ranges)) else {
-        state::fail(first);
-        return best;
-    };
-    let len = bytes_of(&buffers).min(bytes_of(&ranges));
-    let mut tries = 0;
-    while best < len as isize && tries < MOST_TRIES {
-        let mut left = len;
-        let may_all_be_in = ranges.iter().all(|range| {
-            let part = range.iov_len.min(left);
-            left -= part;
-            part == 0 || bring_in(process, range.iov_base as usize, part)
-        });
-        if !may_all_be_in {
-            break;
+    let error = state::errno();
+    let (mut done, mut tries) = (result.max(0) as usize, 0);
+    if let (Some(buffers), Some(ranges)) = (entries(buffers), entries(ranges)) {
+        let len = bytes_of(&buffers).min(bytes_of(&ranges));
+        while done < len && tries < MOST_TRIES {
+            let (buffers, ranges) = (after(&buffers, done), after(&ranges, done));
+            if !bring_in_first(process, &ranges, len - done) {
+                break;
+            }
+            let more = call((buffers.as_ptr(), buffers.len()), (ranges.as_ptr(), ranges.len()));
+            tries = if more > 0 { 0 } else { tries + 1 };
+            done += more.max(0) as usize;
         }
-        let result = call();
-        tries = if result > best { 0 } else { tries + 1 };
-        best = result;
     }
-    if best < 0 {
-        state::fail(first);
-    }
-    best
+    state::fail(error);
+    if done > 0 { done as isize } else { result }
+}
+
+/// Has a process bring in what a transfer of so many bytes begins with. `false`: it cannot.
+fn bring_in_first(process: pid_t, ranges: &[iovec], len: usize) -> bool {
+    let mut left = len.min(PIECE_BYTES);
+    ranges.iter().all(|range| {
+        let part = range.iov_len.min(left);
+        left -= part;
+        part == 0 || bring_in(process, range.iov_base as usize, part)
+    })
 }
 
 /// A ptrace call that may be for a word of memory.

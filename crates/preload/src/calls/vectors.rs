@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use libc::{iovec, msghdr, pid_t};
 
-use crate::calls::remote;
+use crate::calls::remote::{self, List};
 use crate::ground::export::{export, real};
 use crate::ground::real::own;
 use crate::ground::{guard, state};
@@ -204,7 +204,7 @@ fn plan(fd: c_int, total: usize, is_received: bool) -> Plan {
         return plan(MOST_STREAM_BYTES, false, false, false);
     }
     if fd == ANOTHER_PROCESS {
-        return plan(MOST_STREAM_BYTES, true, false, false);
+        return plan(MOST_STREAM_BYTES, true, true, false);
     }
     match cover::kind(fd) {
         Kind::Storage => plan(MOST_FILE_BYTES, true, true, false),
@@ -526,18 +526,23 @@ pub unsafe fn repeat_remote<R: cover::Outcome>(
     )
 }
 
-/// As [`repeat_remote`]. Another process brings its ranges in, if it can.
+/// As [`repeat_remote`], from the byte `done` of the ranges on. Another process brings its ranges in, if it can.
 ///
 /// # Safety
 /// As [`repeat_remote`].
-unsafe fn repeat_ranges(
+pub unsafe fn repeat_ranges(
     pid: pid_t,
-    local: (*const iovec, usize),
-    ranges: (*const iovec, usize),
-    call: impl Fn() -> isize,
+    local: List,
+    ranges: List,
+    done: usize,
+    call: impl Fn(List, List) -> isize,
 ) -> isize {
-    // SAFETY: the caller upholds this function's own contract.
-    remote::transfer_ranges(pid, local, ranges, || unsafe { repeat_remote(pid, ranges.0, ranges.1 as c_ulong, &call) })
+    let rest = if done > 0 { remote::rest(ranges, done) } else { Vec::new() };
+    let ranges = if done > 0 { (rest.as_ptr(), rest.len()) } else { ranges };
+    remote::transfer_ranges(pid, local, ranges, |local, ranges| {
+        // SAFETY: the caller upholds this function's own contract.
+        unsafe { repeat_remote(pid, ranges.0, ranges.1 as c_ulong, || call(local, ranges)) }
+    })
 }
 
 export! {
@@ -547,8 +552,10 @@ export! {
         let real = VM_READ.get();
         // SAFETY: the caller's call, with an equivalent local list.
         unsafe {
-            receive(ANOTHER_PROCESS, local, count as c_int, |local, count, _| {
-                repeat_ranges(pid, (local, count as usize), (remote, ranges as usize), || real(pid, local, count as c_ulong, remote, ranges, flags))
+            receive(ANOTHER_PROCESS, local, count as c_int, |local, count, done| {
+                repeat_ranges(pid, (local, count as usize), (remote, ranges as usize), done, |local, ranges| {
+                    real(pid, local.0, local.1 as c_ulong, ranges.0, ranges.1 as c_ulong, flags)
+                })
             })
         }
     }
@@ -561,8 +568,10 @@ export! {
         let real = VM_WRITE.get();
         // SAFETY: as above.
         unsafe {
-            send(ANOTHER_PROCESS, local, count as c_int, |local, count, _| {
-                repeat_ranges(pid, (local, count as usize), (remote, ranges as usize), || real(pid, local, count as c_ulong, remote, ranges, flags))
+            send(ANOTHER_PROCESS, local, count as c_int, |local, count, done| {
+                repeat_ranges(pid, (local, count as usize), (remote, ranges as usize), done, |local, ranges| {
+                    real(pid, local.0, local.1 as c_ulong, ranges.0, ranges.1 as c_ulong, flags)
+                })
             })
         }
     }
