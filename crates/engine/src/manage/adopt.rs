@@ -61,7 +61,7 @@ pub(crate) unsafe fn adopt(engine: &Engine, range: &Range<usize>) -> io::Result<
 fn register_present(engine: &Engine, range: &Range<usize>) -> io::Result<Vec<bool>> {
     let (addr, len) = (range.start, range.len());
     memory::dontfork(addr, len)?;
-    memory::advise_hugepage(addr, len)?;
+    pages::advise(addr, len)?;
     engine.faults().uffd().register(addr, len)?;
     engine.ram().pagemap().filled(range.clone())
 }

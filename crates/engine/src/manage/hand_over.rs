@@ -49,6 +49,7 @@ fn end_delivery(engine: &Engine, part: Range<usize>) {
     if let Err(error) = engine.faults().uffd().unregister(part.start, part.len()) {
         fatal::say(&format!("memory that is no longer managed still has its faults delivered: {error}"));
     }
+    let _ = memory::advise_hugepage(part.start, part.len());
     let _ = memory::dofork(part.start, part.len());
 }
 

@@ -102,13 +102,18 @@ unsafe fn register(engine: &Engine, range: &Range<usize>) -> io::Result<()> {
     if engine.ram().frames().is_locked() {
         memory::lock_on_fault(addr, len)?;
     }
-    // Without this the kernel makes a table of small pages before it reports a fault, and a huge page moved there
-    // is split.
-    memory::advise_hugepage(addr, len)?;
+    advise(addr, len)?;
     engine.faults().uffd().register(addr, len)?;
     // SAFETY: nobody relies on the content (the caller's promise).
     unsafe { engine.ram().frames().drop_memory(addr, len)? };
     make_anon_vma(engine, range)
+}
+
+/// Advises the kernel on memory whose faults it is to report. Where it may make a huge page, a write makes and clears
+/// one, only to be dropped for the report (as of Linux 6.18). Elsewhere it makes a table of small pages, and a huge page
+/// moved there is split, unless the table can be dropped first.
+pub(super) fn advise(addr: usize, len: usize) -> io::Result<()> {
+    if memory::drops_page_tables() { memory::advise_nohugepage(addr, len) } else { memory::advise_hugepage(addr, len) }
 }
 
 /// Opens pages that were taken over or sealed. `order`: of their folios, if that is fixed.
