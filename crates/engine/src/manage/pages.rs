@@ -109,9 +109,9 @@ unsafe fn register(engine: &Engine, range: &Range<usize>) -> io::Result<()> {
     make_anon_vma(engine, range)
 }
 
-/// Advises the kernel on memory whose faults it is to report. Where it may make a huge page, a write makes and clears
-/// one, only to be dropped for the report (as of Linux 6.18). Elsewhere it makes a table of small pages, and a huge page
-/// moved there is split, unless the table can be dropped first.
+/// Advises the kernel on memory whose faults it is to report. Where it may make a huge page, it makes and clears one at
+/// each write, only to drop it for the report (as of Linux 6.18). Elsewhere it makes a table of small pages, and a huge
+/// page moved there is split, unless the table can be dropped first.
 pub(super) fn advise(addr: usize, len: usize) -> io::Result<()> {
     if memory::drops_page_tables() { memory::advise_nohugepage(addr, len) } else { memory::advise_hugepage(addr, len) }
 }
