@@ -18,6 +18,7 @@ use folioswap_sys::{fault_stack, hidden_numbers, kept, own_calls, seat, seccomp}
 use crate::alloc::program_heap;
 use crate::calls::{by_number, dispatch, fork};
 use crate::faults::{ours, signals, threads};
+use crate::ground::heap::PRIVATE;
 use crate::ground::state::{self, Phase};
 use crate::ground::{c_library, counters, guard, real, selector, waiting};
 use crate::map::{adopt, footprint, present};
@@ -179,6 +180,7 @@ fn begin(arena: Arena) {
     if copies {
         refuse_pins();
     }
+    PRIVATE.leave_out_of_dumps();
     state::adopt(arena);
     program_heap::prepare();
     state::set_phase(Phase::Managed);
