@@ -20,7 +20,7 @@ use crate::calls::{by_number, dispatch, fork};
 use crate::faults::{ours, signals, threads};
 use crate::ground::heap::PRIVATE;
 use crate::ground::state::{self, Phase};
-use crate::ground::{c_library, counters, guard, real, selector, waiting};
+use crate::ground::{c_library, counters, guard, kernel_blocks, real, selector, waiting};
 use crate::map::{adopt, footprint, present};
 use crate::memory::known;
 use crate::sanitizer;
@@ -75,6 +75,9 @@ fn prepare() {
     }
     fork::prepare();
     let may_be_direct = settings.faults != FaultMode::Monitor;
+    if may_be_direct && c_library::has_other_malloc() {
+        kernel_blocks::serve();
+    }
     let starts = starts_at_once(&settings);
     waiting::wait(settings, begin_apart);
     signals::prepare(may_be_direct, dispatch::prepare);
