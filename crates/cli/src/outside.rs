@@ -94,8 +94,8 @@ impl Outside {
             }
             None => format!(
                 "{unnoted} of a process may not have been managed, beside a budget of {budget}: ended by a signal, in \
-                 another network namespace, linked statically or without glibc, set-user-ID, or built with a \
-                 sanitizer"
+                 another network namespace, started without LD_PRELOAD in its environment, linked statically or without \
+                 glibc, set-user-ID, or built with a sanitizer"
             ),
         })
     }

@@ -154,12 +154,23 @@ impl Process {
         if let Some(obstacle) = program::obstacle(Path::new(&format!("/proc/{pid}/exe"))) {
             return (obstacle, outside::MANAGED_KIND); // it may have the library in what it emulates
         }
+        let lacks_preload = || fs::read(format!("/proc/{pid}/environ")).is_ok_and(|texts| !names_library(&texts));
         if self.has_library {
             outside::reason(outside_bytes, self.shared, Unseen::of(&pid.to_string()).unwrap_or_default())
+        } else if lacks_preload() {
+            (
+                "it was started without LD_PRELOAD in its environment",
+                "start it with LD_PRELOAD and FOLIOSWAP_RUN as they were",
+            )
         } else {
             ("it is linked statically or without glibc, set-user-ID, or built with a sanitizer", outside::MANAGED_KIND)
         }
     }
+}
+
+/// Whether a process's environment names the library.
+fn names_library(texts: &[u8]) -> bool {
+    texts.windows(LIBRARY.len()).any(|part| part == LIBRARY.as_bytes())
 }
 
 #[cfg(test)]
@@ -186,6 +197,22 @@ mod tests {
         assert_eq!(process.name, "sh");
         drop(child.stdin.take());
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_with_a_list_of_variables_of_its_own_is_told_from_others() {
+        let why = |preload: Option<&str>| {
+            let mut command = Command::new("cat");
+            command.env_clear().envs(preload.map(|library| ("LD_PRELOAD", library)));
+            let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+            let process = Process { name: String::new(), in_ram: 0, shared: 0, has_library: false };
+            let (why, _) = process.reason(child.id(), 1);
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            why
+        };
+        assert!(why(None).contains("LD_PRELOAD"));
+        assert!(why(Some("/nowhere/libfolioswap_preload.so")).contains("sanitizer"));
     }
 
     #[test]

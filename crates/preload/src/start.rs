@@ -18,8 +18,9 @@ use folioswap_sys::{fault_stack, hidden_numbers, kept, own_calls, seat, seccomp}
 use crate::alloc::program_heap;
 use crate::calls::{by_number, dispatch, fork};
 use crate::faults::{ours, signals, threads};
+use crate::ground::heap::PRIVATE;
 use crate::ground::state::{self, Phase};
-use crate::ground::{c_library, counters, guard, real, selector, waiting};
+use crate::ground::{c_library, counters, guard, kernel_blocks, real, selector, waiting};
 use crate::map::{adopt, footprint, present};
 use crate::memory::known;
 use crate::sanitizer;
@@ -74,6 +75,9 @@ fn prepare() {
     }
     fork::prepare();
     let may_be_direct = settings.faults != FaultMode::Monitor;
+    if may_be_direct && c_library::has_other_malloc() {
+        kernel_blocks::serve();
+    }
     let starts = starts_at_once(&settings);
     waiting::wait(settings, begin_apart);
     signals::prepare(may_be_direct, dispatch::prepare);
@@ -179,6 +183,7 @@ fn begin(arena: Arena) {
     if copies {
         refuse_pins();
     }
+    PRIVATE.leave_out_of_dumps();
     state::adopt(arena);
     program_heap::prepare();
     state::set_phase(Phase::Managed);

@@ -71,6 +71,21 @@ impl Reservation {
         Self::near(0, len, align)
     }
 
+    /// As [`Reservation::new`], and left out of core dumps: nobody finds anything in what the engine keeps. Said of the
+    /// whole, it splits no mapping.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn undumped(len: usize, align: usize) -> io::Result<Self> {
+        let memory = Self::new(len, align)?;
+        // SAFETY: changes neither content nor access.
+        unsafe { advise(memory.addr, len, libc::MADV_DONTDUMP)? };
+        Ok(memory)
+    }
+
     /// As [`Reservation::new`], for the engine while a program runs, which may unmap something and map there again at
     /// once. If the kernel chose, it could choose those addresses in between.
     ///

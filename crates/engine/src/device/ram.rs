@@ -24,7 +24,7 @@ impl RamDevice {
     pub fn new(size: u64, node: Option<NodeId>) -> Result<Self, Error> {
         let folio = folioswap_core::Order::HUGE.bytes();
         let len = size as usize / folio * folio;
-        let memory = Reservation::new(len, folio)
+        let memory = Reservation::undumped(len, folio)
             .and_then(|memory| {
                 memory.protect_rw(memory.range())?;
                 memory::advise_hugepage(memory.addr(), len)

@@ -57,12 +57,12 @@ impl Frames {
     pub fn new(nr_pageblocks: usize, nr_zones: usize, is_locked: bool) -> Result<Self, Error> {
         let (block, behind) = (Order::HUGE.bytes(), bytes_behind_homes(nr_zones));
         let len = nr_pageblocks.next_multiple_of(nr_zones) * block;
-        let homes = Reservation::new(len + behind, block).map_err(Error::system("reserving frames"))?;
+        let homes = Reservation::undumped(len + behind, block).map_err(Error::system("reserving frames"))?;
         homes.protect_rw(homes.addr() + len..homes.range().end).map_err(Error::system("reserving frames"))?;
         memory::advise_hugepage(homes.addr(), len + NURSERY_BLOCKS.max(nr_zones) * block)
             .or_else(|error| if memory::has_huge_pages() { Err(error) } else { Ok(()) })
             .map_err(Error::system("asking for huge pages"))?;
-        let scratch = Reservation::new(SCRATCHES * SCRATCH_BYTES, SCRATCH_BYTES)
+        let scratch = Reservation::undumped(SCRATCHES * SCRATCH_BYTES, SCRATCH_BYTES)
             .and_then(|scratch| scratch.protect_rw(scratch.range()).map(|()| scratch))
             .map_err(Error::system("reserving scratch memory"))?;
         let lent_scratch = Lent::new((0..SCRATCHES).map(|index| scratch.addr() + index * SCRATCH_BYTES));

@@ -101,7 +101,7 @@ impl Buffers {
     /// Reserves addresses for the threads of `nr_zones` zones. Memory is used only as batches are written.
     pub fn new(nr_zones: usize) -> Result<Self, Error> {
         let nr_buffers = nr_zones * DEPTH + DIRECT_BUFFERS;
-        let memory = Reservation::new(nr_buffers * BATCH_BYTES, BATCH_BYTES)
+        let memory = Reservation::undumped(nr_buffers * BATCH_BYTES, BATCH_BYTES)
             .and_then(|memory| memory.protect_rw(memory.range()).map(|()| memory))
             .map_err(Error::system("reserving buffers"))?;
         let lent = Lent::new((0..nr_buffers).map(|index| memory.addr() + index * BATCH_BYTES));

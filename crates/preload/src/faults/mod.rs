@@ -2,6 +2,7 @@
 
 pub mod caught;
 pub mod cleared;
+pub mod ended_tls;
 pub mod masks;
 pub mod net;
 pub mod only_thread;

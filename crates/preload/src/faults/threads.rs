@@ -15,7 +15,7 @@ use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{held_signals, static_tls, tls_vector};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t, stack_t};
 
-use crate::faults::{ours, robust, signal_stack};
+use crate::faults::{ended_tls, ours, robust, signal_stack};
 use crate::ground::export::{export, real};
 use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::{kernel, own};
@@ -327,6 +327,7 @@ extern "C" fn at_end(value: *mut c_void) {
         }
         return;
     }
+    ended_tls::free_left();
     robust::end_thread();
     BEFORE_END.get().into_iter().for_each(|look| look());
     let _guard = guard::enter();
@@ -410,6 +411,7 @@ export! {
                 let beginning = Beginning { body, argument, number, may_begin, blocked: held_signals::blocked() };
                 (Box::into_raw(Box::new(beginning)), number)
             };
+            ended_tls::free_left();
             let mut made: pthread_t = 0;
             let result = real(if holds_vector { &raw mut made } else { thread }, attributes, begin, beginning.cast());
             if result != 0 {
@@ -465,8 +467,11 @@ export! {
         // SAFETY: passes the caller's arguments on unchanged.
         let result = unsafe { JOIN.get()(thread, value) };
         if state::space().is_some() && !guard::inside() {
-            let _guard = guard::enter();
-            release_ended();
+            {
+                let _guard = guard::enter();
+                release_ended();
+            }
+            ended_tls::free_left();
         }
         result
     }

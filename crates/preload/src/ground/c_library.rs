@@ -1,6 +1,7 @@
-//! Where the code of the C library and of the loader lies, and whether the C library allocates here.
+//! Where the code of the C library and of the loader lies, whether the C library allocates here, and the words through
+//! which it calls other libraries.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -56,6 +57,92 @@ unsafe extern "C" fn find(object: *mut libc::dl_phdr_info, _size: usize, code: *
         }
     }
     0
+}
+
+/// A word through which the C library calls a function.
+pub struct Word {
+    pub addr: usize,
+    /// Whether the loader has taken the right to write away.
+    pub is_read_only: bool,
+}
+
+/// What is looked for in the C library's dynamic section.
+struct Wanted<'a> {
+    name: &'a CStr,
+    found: Option<Word>,
+}
+
+/// The word for a function that the C library calls by its name.
+pub fn word_for(name: &CStr) -> Option<Word> {
+    let mut wanted = Wanted { name, found: None };
+    // SAFETY: the callback runs only during this call.
+    unsafe { libc::dl_iterate_phdr(Some(find_word), (&raw mut wanted).cast()) };
+    wanted.found
+}
+
+/// Looks for the word in the object whose code is the C library's.
+unsafe extern "C" fn find_word(object: *mut libc::dl_phdr_info, _size: usize, wanted: *mut c_void) -> c_int {
+    // SAFETY: the loader passes a valid object, and `word_for` its local. The object has that many headers.
+    let (object, wanted, headers) = unsafe {
+        let headers = std::slice::from_raw_parts((*object).dlpi_phdr, (*object).dlpi_phnum.into());
+        (&*object, &mut *wanted.cast::<Wanted<'_>>(), headers)
+    };
+    let base = object.dlpi_addr as usize;
+    let range =
+        |header: &libc::Elf64_Phdr| base + header.p_vaddr as usize..base + (header.p_vaddr + header.p_memsz) as usize;
+    let of = |kind| headers.iter().find(|header| header.p_type == kind).map(range);
+    if !headers.iter().any(|header| header.p_type == libc::PT_LOAD && range(header) == code()) {
+        return 0;
+    }
+    let Some(dynamic) = of(libc::PT_DYNAMIC) else { return 1 };
+    // SAFETY: the C library's dynamic section, which ends with a zero. Its tables are readable, and have the lengths
+    // that it says; a symbol begins with the place of its name.
+    let addr = unsafe {
+        let value = |tag| dynamic_value(dynamic.start, tag).unwrap_or(0);
+        let place = |tag| value(tag) + if value(tag) < base { base } else { 0 };
+        let (symbols, names) = (place(SYMTAB), place(STRTAB));
+        let named = |entry: &[usize; 3]| {
+            let symbol = (symbols + (entry[1] >> 32) * SYMBOL_BYTES) as *const u32;
+            CStr::from_ptr((names + symbol.read() as usize) as *const c_char) == wanted.name
+        };
+        let tables = [(place(RELA), value(RELASZ)), (place(JMPREL), value(PLTRELSZ))];
+        let entries = tables.iter().flat_map(|&(at, len)| match len {
+            0 => &[][..],
+            _ => std::slice::from_raw_parts(at as *const [usize; 3], len / RELOCATION_BYTES),
+        });
+        entries.filter(|entry| entry[1] >> 32 != 0).find(|entry| named(entry)).map(|entry| base + entry[0])
+    };
+    let read_only = of(libc::PT_GNU_RELRO).map_or(0..0, |range| range.start..range.end & !4095);
+    wanted.found = addr.map(|addr| Word { addr, is_read_only: read_only.contains(&addr) });
+    1
+}
+
+/// Tags of the dynamic section, and the lengths of what they refer to.
+const PLTRELSZ: usize = 2;
+const STRTAB: usize = 5;
+const SYMTAB: usize = 6;
+const RELA: usize = 7;
+const RELASZ: usize = 8;
+const JMPREL: usize = 23;
+const SYMBOL_BYTES: usize = 24;
+const RELOCATION_BYTES: usize = 24;
+
+/// The value of a tag of a dynamic section.
+///
+/// # Safety
+/// The section is there, and ends with a zero.
+unsafe fn dynamic_value(section: usize, tag: usize) -> Option<usize> {
+    let mut at = section as *const [usize; 2];
+    // SAFETY: the caller's promise.
+    unsafe {
+        while (*at)[0] != 0 {
+            if (*at)[0] == tag {
+                return Some((*at)[1]);
+            }
+            at = at.add(1);
+        }
+    }
+    None
 }
 
 /// The address range of the C library's code.

@@ -7,6 +7,7 @@ pub mod depth;
 pub mod export;
 pub mod guard;
 pub mod heap;
+pub mod kernel_blocks;
 pub mod libc_call;
 pub mod lock;
 pub mod real;

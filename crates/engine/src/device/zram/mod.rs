@@ -94,7 +94,7 @@ impl ZramDevice {
             len += range;
             ClassRange { begin, len: range, open: AtomicUsize::new(0) }
         }));
-        let memory = Reservation::new(len, PAGE_SIZE)
+        let memory = Reservation::undumped(len, PAGE_SIZE)
             .and_then(|memory| {
                 // Memory of objects is given back by the page.
                 let _ = memory::advise_nohugepage(memory.addr(), len);

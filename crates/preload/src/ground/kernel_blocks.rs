@@ -1,0 +1,165 @@
+//! Blocks of the C library's own that the kernel reads or fills: buffers of streams and of directories, sets of CPUs.
+//! In a program with another allocator they would be in managed memory, in calls that cannot be covered. So the C
+//! library's requests for them are led here, to the ordinary heap.
+//!
+//! The C library calls the allocator through three words. The requests are known by their return addresses, which are
+//! found by making one of each kind at the start. It frees all of them itself, by the third word.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::write_volatile;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use crate::ground::export::real;
+use crate::ground::heap::ORDINARY;
+use crate::ground::real::own;
+use crate::ground::{c_library, guard};
+
+real!(OPEN_STREAM = c"fopen": fn(*const libc::c_char, *const libc::c_char) -> *mut libc::FILE);
+real!(CLOSE_STREAM = c"fclose": fn(*mut libc::FILE) -> c_int);
+real!(READ_BYTE = c"fgetc": fn(*mut libc::FILE) -> c_int);
+real!(OPEN_FOLDER = c"opendir": fn(*const libc::c_char) -> *mut libc::DIR);
+real!(CLOSE_FOLDER = c"closedir": fn(*mut libc::DIR) -> c_int);
+real!(ATTRIBUTES = c"pthread_getattr_np": fn(libc::pthread_t, *mut libc::pthread_attr_t) -> c_int);
+real!(DESTROY = c"pthread_attr_destroy": fn(*mut libc::pthread_attr_t) -> c_int);
+
+type Allocate = unsafe extern "C" fn(usize) -> *mut c_void;
+type Resize = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
+type Release = unsafe extern "C" fn(*mut c_void);
+
+/// The program's functions: malloc, realloc, free. All are there once the words lead here.
+static THEIRS: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+const NAMES: [&CStr; 3] = [c"malloc", c"realloc", c"free"];
+
+/// The return addresses of requests.
+static SITES: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
+
+/// The thread that finds those of a kind, or 0.
+static FINDS_NEW: AtomicU32 = AtomicU32::new(0);
+static FINDS_RESIZED: AtomicU32 = AtomicU32::new(0);
+
+fn is_site(caller: usize, finder: &AtomicU32) -> bool {
+    let finder = finder.load(Ordering::Relaxed);
+    if finder != 0 && finder == guard::this_thread() {
+        let _ = SITES.iter().find(|site| {
+            let free = site.compare_exchange(0, caller, Ordering::Relaxed, Ordering::Relaxed);
+            free.is_ok() || free == Err(caller)
+        });
+    }
+    SITES.iter().any(|site| site.load(Ordering::Relaxed) == caller)
+}
+
+fn theirs(index: usize) -> usize {
+    THEIRS[index].load(Ordering::Relaxed)
+}
+
+extern "C" fn allocate_for(size: usize, caller: usize) -> *mut c_void {
+    if is_site(caller, &FINDS_NEW) {
+        let block = ORDINARY.allocate(size, 1);
+        if !block.is_null() {
+            return block.cast();
+        }
+    }
+    // SAFETY: the program's malloc.
+    unsafe { std::mem::transmute::<usize, Allocate>(theirs(0))(size) }
+}
+
+extern "C" fn resize_for(block: *mut c_void, size: usize, caller: usize) -> *mut c_void {
+    // SAFETY: each allocator gets a block of its own. The program's realloc.
+    unsafe {
+        if ORDINARY.owns(block.cast()) {
+            return ORDINARY.resize(block.cast(), size).cast();
+        }
+        if block.is_null() && is_site(caller, &FINDS_RESIZED) {
+            let block = ORDINARY.allocate(size, 1);
+            if !block.is_null() {
+                return block.cast();
+            }
+        }
+        std::mem::transmute::<usize, Resize>(theirs(1))(block, size)
+    }
+}
+
+extern "C" fn release(block: *mut c_void) {
+    // SAFETY: as above. The program's free.
+    unsafe {
+        if ORDINARY.owns(block.cast()) {
+            ORDINARY.release(block.cast());
+        } else {
+            std::mem::transmute::<usize, Release>(theirs(2))(block);
+        }
+    }
+}
+
+/// Passes the return address on.
+#[unsafe(naked)]
+unsafe extern "C" fn allocate(size: usize) -> *mut c_void {
+    std::arch::naked_asm!("mov rsi, [rsp]", "jmp {next}", next = sym allocate_for)
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn resize(block: *mut c_void, size: usize) -> *mut c_void {
+    std::arch::naked_asm!("mov rdx, [rsp]", "jmp {next}", next = sym resize_for)
+}
+
+/// Leads the C library's requests here, and finds those that matter. Called under a guard, once. Where the words are
+/// not found, all stays as it is.
+pub fn serve() {
+    for (name, function) in NAMES.iter().zip(&THEIRS) {
+        // SAFETY: a C string.
+        function.store(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } as usize, Ordering::Relaxed);
+    }
+    let words = NAMES.map(c_library::word_for);
+    if (0..3).any(|index| theirs(index) == 0 || words[index].is_none()) {
+        return;
+    }
+    let ours = [allocate as *const () as usize, resize as *const () as usize, release as *const () as usize];
+    for index in [2, 0, 1] {
+        let is_led = words[index].as_ref().is_some_and(|word| lead(word, ours[index]));
+        if !is_led {
+            return; // what has been led passes all on
+        }
+    }
+    find_sites();
+}
+
+/// Makes a word lead to a function.
+fn lead(word: &c_library::Word, function: usize) -> bool {
+    let page = word.addr & !4095;
+    let protect = |access: c_int| {
+        // SAFETY: the page of the C library's word, which stays readable.
+        unsafe { own!(libc::SYS_mprotect, page, 4096, access) == 0 }
+    };
+    if word.is_read_only && !protect(libc::PROT_READ | libc::PROT_WRITE) {
+        return false;
+    }
+    // SAFETY: an aligned word that may be written. Other threads read it at once.
+    unsafe { write_volatile(word.addr as *mut usize, function) };
+    !word.is_read_only || protect(libc::PROT_READ)
+}
+
+fn find_sites() {
+    let me = guard::this_thread();
+    FINDS_NEW.store(me, Ordering::Relaxed);
+    // SAFETY: C strings, and a stream and a folder that were opened here.
+    unsafe {
+        let stream = OPEN_STREAM.get()(c"/proc/self/stat".as_ptr(), c"re".as_ptr());
+        if !stream.is_null() {
+            READ_BYTE.get()(stream);
+            CLOSE_STREAM.get()(stream);
+        }
+        let folder = OPEN_FOLDER.get()(c"/".as_ptr());
+        if !folder.is_null() {
+            CLOSE_FOLDER.get()(folder);
+        }
+    }
+    FINDS_NEW.store(0, Ordering::Relaxed);
+    FINDS_RESIZED.store(me, Ordering::Relaxed);
+    let mut attributes = std::mem::MaybeUninit::uninit();
+    // SAFETY: a local, which is filled in on success.
+    unsafe {
+        if ATTRIBUTES.get()(libc::pthread_self(), attributes.as_mut_ptr()) == 0 {
+            DESTROY.get()(attributes.as_mut_ptr());
+        }
+    }
+    FINDS_RESIZED.store(0, Ordering::Relaxed);
+}
