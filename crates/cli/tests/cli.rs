@@ -7,7 +7,7 @@ mod scratch;
 
 use scratch::{FOLIOSWAP, Guarded, LIMIT, Scratch, with_library, within};
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
