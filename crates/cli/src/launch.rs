@@ -2,7 +2,6 @@
 
 use crate::sanitizer;
 use folioswap::RunSettings;
-use folioswap_sys::child;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -41,7 +40,8 @@ impl Launch<'_> {
         {
             command.env(DIRECTORY, directory);
         }
-        child::bind(&mut command, None);
+        folioswap_child::bind(&mut command, None);
+        folioswap_child::close_streams(&mut command);
         command
     }
 }

@@ -71,6 +71,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     if let Some(obstacle) = obstacle {
         complain(&format!("folioswap: note: the memory of '{}' is not paged: {obstacle}", file.display()));
     }
+    let mut supervisor = Supervisor::new()?; // before any thread, which would take signals
     let counters = stats_text::Counters::create()?;
     let kept = keep_open(&mut swap)?;
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
@@ -94,10 +95,9 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let begin = Instant::now();
     let allowed = Allowed { memory_bytes: args.paging.memory, in_ram_bytes: outside::in_ram(&settings.swap) };
     let watch = Watch::start(allowed, folioswap::open_shared_stats(counters.place()).ok(), complain);
-    let mut supervisor = Supervisor::new()?;
     let status = supervisor.run(&mut launch.command(), |_| ())?;
     drop(watch);
-    supervisor.release()?; // what follows may take long
+    supervisor.release(); // what follows may take long
     kept.iter().for_each(KeptDevice::wipe);
     let outside = counters.outside(&settings.swap, obstacle);
     if let Some(form) = args.stats {

@@ -1,4 +1,4 @@
-//! Tests of the command as a process: exit statuses, signals, and small sweeps. Each child has a watchdog.
+//! Tests of the command as a process: exit statuses, what it says, and small sweeps. Each child has a watchdog.
 //!
 //! Output goes to files, not pipes, so that a surviving grandchild cannot block a test. If the system does not permit
 //! something, the test prints a line and skips it.
@@ -7,7 +7,7 @@ mod scratch;
 
 use scratch::{FOLIOSWAP, Guarded, LIMIT, Scratch, with_library, within};
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -534,92 +534,6 @@ fn a_small_limit_of_locked_memory_is_named() {
     );
     let names = fs::read_dir(&scratch.0).expect("ours").map(|entry| entry.expect("readable").file_name());
     assert_eq!(names.count(), 2, "the copy and err");
-}
-
-#[test]
-fn a_program_is_started_as_the_command_was() {
-    with_library();
-    let scratch = Scratch::new();
-    // SIGCHLD ignored: the kernel forgets the statuses of children. SIGURG blocked: the command uses it itself.
-    // The C library has two signals of its own above the first 28.
-    let same = "a=$(grep -oE 'Sig(Ign|Blk):.*' /proc/self/status | sed -E 's/.*(.{7})$/\\1/'); \
-                b=$($RUN grep -oE 'Sig(Ign|Blk):.*' /proc/self/status | sed -E 's/.*(.{7})$/\\1/'); \
-                echo $a, $b; [ \"$a\" = \"$b\" ]";
-    let said = "cd /; exec sh -c \"echo \\$FOLIOSWAP_DIR\"";
-    let lines = [
-        (format!("mkdir $FOLDER/here && cd $FOLDER && FOLIOSWAP_DIR=here $RUN sh -c '{said}' | grep ^/"), 0),
-        ("trap '' CHLD; exec $RUN sh -c 'exit 5'".to_owned(), 5),
-        (format!("trap '' HUP INT USR1; {same}"), 0),
-        (format!("exec env --block-signal=URG,USR2 bash -c '{}'", same.replace('\'', "'\\''")), 0),
-        ("trap '' HUP; $RUN sh -c 'sleep 1; exit 6' & sleep 0.5; kill -HUP $!; wait $!".to_owned(), 6),
-    ];
-    for (line, expected) in lines {
-        let mut command = Command::new("bash");
-        let file = |name| File::create(scratch.path(name)).expect("a new file");
-        command.args(["-c", &line]).env("RUN", format!("{FOLIOSWAP} run --memory 64M --"));
-        command.env("FOLDER", &scratch.0);
-        command.stdout(file("out")).stderr(file("err"));
-        let status = Guarded(command.spawn().expect("it starts")).wait(&[&line]);
-        let said = scratch.text("out") + &scratch.text("err");
-        assert_eq!(status.code(), Some(expected), "{line}: {said}");
-    }
-}
-
-#[test]
-fn signals_are_passed_on() {
-    with_library();
-    let scratch = Scratch::new();
-    for (signal, name, expected) in
-        [("-TERM", "TERM", 41), ("-INT", "INT", 42), ("-USR1", "USR1", 43), ("-HUP", "HUP", 44)]
-    {
-        let program = format!("trap 'exit {expected}' {name}; echo ready; while :; do sleep 0.02; done");
-        let args = ["run", "--memory", "64M", "--", "sh", "-c", &program];
-        let mut run = scratch.start(&args);
-        run.until(&scratch, || scratch.text("out").contains("ready"));
-        run.signal(signal);
-        assert_eq!(run.wait(&args).code(), Some(expected), "{name}");
-    }
-    let args = ["run", "--memory", "64M", "--", "sh", "-c", "echo ready; exec sleep 1000"];
-    let mut run = scratch.start(&args);
-    run.until(&scratch, || scratch.text("out").contains("ready"));
-    run.signal("-TERM");
-    assert_eq!(run.wait(&args).code(), Some(128 + 15), "a program that the signal ends");
-}
-
-#[test]
-fn the_command_stops_with_its_program_and_continues_it() {
-    with_library();
-    let scratch = Scratch::new();
-    let until_stopped = "for i in $(seq 200); do jobs | grep -q Stopped && break; sleep 0.05; done; jobs";
-    // bash may not have seen it continue.
-    let until_ended = "code=147; while [ $code -ge 147 ]; do wait $!; code=$?; done; exit $code";
-    for (signal, receiver) in [("STOP", "-$!"), ("STOP", "$!"), ("TSTP", "$!"), ("TTIN", "-$!")] {
-        let program = format!("kill -{signal} $$; exit 7");
-        let line = format!("set -m; $RUN sh -c '{program}' & {until_stopped}; kill -CONT -- {receiver}; {until_ended}");
-        let mut command = Command::new("bash");
-        let file = |name| File::create(scratch.path(name)).expect("a new file");
-        command.args(["-c", &line]).env("RUN", format!("{FOLIOSWAP} run --memory 64M --"));
-        command.stdout(file("out")).stderr(file("err"));
-        let status = Guarded(command.spawn().expect("it starts")).wait(&[&line]);
-        let said = scratch.text("out") + &scratch.text("err");
-        assert_eq!(status.code(), Some(7), "{line}: {said}");
-        assert!(said.contains("Stopped"), "{line}: {said}");
-    }
-}
-
-#[test]
-fn the_program_does_not_outlive_a_killed_command() {
-    with_library();
-    let scratch = Scratch::new();
-    let mut run = scratch.start(&["run", "--memory", "64M", "--", "sh", "-c", "echo $$; exec sleep 1000"]);
-    run.until(&scratch, || scratch.text("out").ends_with('\n'));
-    let program = PathBuf::from("/proc").join(scratch.text("out").trim());
-    assert!(program.exists());
-    run.0.kill().expect("ours");
-    run.0.wait().expect("ours");
-    // Its new parent may take some time to reap it.
-    let gone = || fs::read_to_string(program.join("stat")).is_ok_and(|stat| stat.contains(") Z ")) || !program.exists();
-    assert!(within(LIMIT, gone), "the program lives on");
 }
 
 #[test]

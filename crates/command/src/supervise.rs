@@ -1,78 +1,62 @@
 //! Runs a child to its end: forwards signals to it, and turns its end into our exit status.
 //!
-//! The child stays in our process group, so that the terminal treats it as the foreground program. A signal from the
-//! terminal reaches the whole group, so it is not forwarded. A signal that a process sent to us alone is.
+//! The child stays in our process group, so that the terminal treats it as the foreground program. A signal to the
+//! group, from the terminal or from a process, has reached it too. It is not forwarded. One that was sent to this
+//! process alone is. A witness in the group tells which it was.
 
 use crate::exit::Failure;
-use folioswap_sys::child;
+use folioswap_child::{Received, Taken, Witness, Woken, began_ignoring, reap_others, send, stop_by};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpgid, getpgrp, getpid, getppid, getsid, kill_process,
-    pidfd_open, pidfd_send_signal, waitid,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, child_subreaper, getpgid, getpgrp, getpid, getppid, getsid,
+    pidfd_open, waitid,
 };
-use signal_hook::consts::signal;
-use signal_hook::iterator::SignalsInfo;
-use signal_hook::iterator::exfiltrator::origin::{Origin, WithOrigin};
-use signal_hook::low_level::siginfo::Cause;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, PipeReader};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Sender, TryRecvError, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Signals that are forwarded.
-const PASSED_ON: &[i32] = &[
-    signal::SIGINT,
-    signal::SIGTERM,
-    signal::SIGHUP,
-    signal::SIGQUIT,
-    signal::SIGUSR1,
-    signal::SIGUSR2,
-    signal::SIGWINCH,
-    signal::SIGALRM,
-    signal::SIGCONT,
-    signal::SIGURG,
-    signal::SIGIO,
-];
-
 /// Signals that end the command if no child is there to receive them.
-const ENDING: &[i32] = &[signal::SIGINT, signal::SIGTERM, signal::SIGHUP, signal::SIGQUIT];
+const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
-/// How long after the child a signal of the terminal's stops this process at the latest.
-const UNTIL_STOPPED: Duration = Duration::from_millis(20);
+/// Signals that stop a process, unless it catches them.
+const STOPPING: [Signal; 3] = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
 
-/// Catches the signals from its creation on, so that none of them ends the command between set-up and tear-down.
+/// How long a signal waits before it is forwarded. timeout(1) and systemd send theirs to this process first, and then
+/// to all others.
+const UNTIL_ALL_HAVE_IT: Duration = Duration::from_millis(20);
+
+/// When the witness has got no more for this long, what it has got is forgotten.
+const UNTIL_FORGOTTEN: Duration = Duration::from_secs(1);
+
+/// How long after the child a signal to the group stops this process at the latest.
+const UNTIL_STOPPED: Duration = Duration::from_millis(50);
+
+/// Takes the signals from its creation on, so that none of them ends the command between set-up and tear-down.
 pub struct Supervisor {
-    signals: SignalsInfo<WithOrigin>,
+    received: Received,
 }
 
 impl Supervisor {
-    /// Installs the signal handlers.
+    /// Has this thread, and those that are started later, take all signals.
     pub fn new() -> Result<Supervisor, Failure> {
-        child::note();
-        let signals = SignalsInfo::<WithOrigin>::new(PASSED_ON)
-            .map_err(|error| Failure::new(format!("signal handlers could not be installed: {error}")))?;
-        child::attend(PASSED_ON);
-        Ok(Supervisor { signals })
+        let received =
+            Received::begin().map_err(|error| Failure::new(format!("signals could not be received: {error}")))?;
+        Ok(Supervisor { received })
     }
 
     /// The signal that asks the command to end, if one came while there was no child.
     pub fn asked_to_end(&mut self) -> Option<i32> {
-        let ends = |signal: &i32| ENDING.contains(signal) && !child::began_ignoring(*signal);
-        self.signals.pending().map(|origin| origin.signal).find(ends)
+        let ends = |signal: &i32| ENDING.iter().any(|one| one.as_raw() == *signal) && !began_ignoring(*signal);
+        self.received.take().iter().map(|taken| taken.signal).find(ends)
     }
 
-    /// Restores the default effect of the signals, which is to end the command. Dropping the supervisor would leave
-    /// them without any effect.
-    pub fn release(self) -> Result<(), Failure> {
-        let usual = Arc::new(AtomicBool::new(true));
-        for signal in ENDING.iter().filter(|&&signal| !child::began_ignoring(signal)) {
-            signal_hook::flag::register_conditional_default(*signal, Arc::clone(&usual))
-                .map_err(|error| Failure::new(format!("signal handlers could not be reset: {error}")))?;
-        }
-        Ok(())
+    /// Gives signals the effect that they had when the command was started. Dropping the supervisor would leave them
+    /// without any effect.
+    pub fn release(self) {
+        self.received.end();
     }
 
     /// Starts `command` and waits for its end. `started` is called with the child right after its start (to take its
@@ -81,6 +65,9 @@ impl Supervisor {
         if let Some(signal) = self.asked_to_end() {
             return Ok(status_of_signal(signal));
         }
+        let witness = Witness::start().ok();
+        let (end, until_end) =
+            std::io::pipe().map_err(|error| Failure::new(format!("a pipe could not be opened: {error}")))?;
         let mut child = command.spawn().map_err(|error| {
             let program = command.get_program().to_string_lossy().into_owned();
             let status = match error.kind() {
@@ -91,34 +78,21 @@ impl Supervisor {
             Failure::of(status, format!("program '{program}' could not be executed: {error}"))
         })?;
         let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        let pidfd = process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        let signals = &mut self.signals;
+        let is_group_stopped = AtomicBool::new(false);
+        let forwarder = Forwarder {
+            received: &self.received,
+            witness,
+            child: child.id(),
+            pidfd: process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
+            is_reaper: getpid().is_init() || child_subreaper().is_ok_and(|is_one| is_one.is_some()),
+            is_group_stopped: &is_group_stopped,
+        };
         std::thread::scope(|scope| {
-            let (ended, end) = channel::<()>();
-            scope.spawn(move || {
-                while end.try_recv() == Err(TryRecvError::Empty) {
-                    for origin in signals.wait() {
-                        if from_terminal(&origin) {
-                            continue;
-                        }
-                        let is_over = || process.is_some_and(has_continued);
-                        if origin.signal == signal::SIGCONT && is_over() {
-                            continue;
-                        }
-                        if let (Some(pidfd), Some(signal)) = (&pidfd, Signal::from_named_raw(origin.signal)) {
-                            // The child may have ended meanwhile. Then the signal has no receiver.
-                            let _ = pidfd_send_signal(pidfd, signal);
-                        }
-                        if origin.signal == signal::SIGCONT {
-                            let _ = process.is_some_and(has_continued); // by this one: the next one counts again
-                        }
-                    }
-                }
-            });
-            let _wake = Wake(Some(ended));
+            scope.spawn(|| forwarder.forward(&end));
+            let _until_end = until_end; // closed at the end, also if this thread panics
             started(&mut child);
             if let Some(pid) = process {
-                stop_with(pid);
+                stop_with(pid, &is_group_stopped);
             }
             child.wait()
         })
@@ -127,19 +101,73 @@ impl Supervisor {
     }
 }
 
-/// Whether the child has been continued since its last stop that was seen: by a signal to the group, which has reached
-/// it too. It may have stopped again by then, because it uses the terminal in the background, and must not be continued
-/// for the first stop's sake.
-fn has_continued(child: Pid) -> bool {
-    let seen = |options| waitid(WaitId::Pid(child), options | WaitIdOptions::NOHANG).ok().flatten();
-    let stopped = seen(WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT).and_then(|status| status.stopping_signal());
-    stopped.is_some_and(|by| [signal::SIGTTIN, signal::SIGTTOU].contains(&by))
-        || seen(WaitIdOptions::CONTINUED).is_some()
+/// Forwards signals to the child.
+struct Forwarder<'a> {
+    received: &'a Received,
+    /// None: all signals are forwarded.
+    witness: Option<Witness>,
+    child: u32,
+    pidfd: Option<OwnedFd>,
+    /// Whether processes that lose their parents become children of this one.
+    is_reaper: bool,
+    is_group_stopped: &'a AtomicBool,
+}
+
+impl Forwarder<'_> {
+    fn forward(mut self, end: &PipeReader) {
+        let mut limit = None;
+        loop {
+            match self.received.wait(end.as_fd(), limit) {
+                Woken::ByEnd => return,
+                Woken::ByTime => {
+                    self.seen();
+                    limit = None;
+                }
+                Woken::BySignal => {
+                    if Received::pause(end.as_fd(), UNTIL_ALL_HAVE_IT) == Woken::ByEnd {
+                        return;
+                    }
+                    // In this order: one that comes in between is seen, and stays in the descriptor.
+                    let taken = self.received.take();
+                    let seen = self.seen();
+                    taken.iter().filter(|taken| !taken.is_of_child).for_each(|taken| self.settle(taken, seen));
+                    if self.is_reaper {
+                        reap_others(self.child);
+                    }
+                    limit = Some(UNTIL_FORGOTTEN);
+                }
+            }
+        }
+    }
+
+    /// The signals that the group has got since the last call. A new witness takes the place of the one that got them.
+    fn seen(&mut self) -> u64 {
+        let Some(witness) = self.witness.as_ref().filter(|witness| witness.seen() != 0) else { return 0 };
+        let next = Witness::start().ok();
+        let seen = witness.seen();
+        self.witness = next;
+        seen
+    }
+
+    /// Forwards a signal, unless the group has got it.
+    fn settle(&self, taken: &Taken, seen: u64) {
+        let is = |signal: &Signal| signal.as_raw() == taken.signal;
+        let has_group = seen >> (taken.signal - 1) & 1 == 1;
+        if has_group && STOPPING.iter().any(is) {
+            self.is_group_stopped.store(true, Ordering::Relaxed);
+        } else if is(&Signal::CONT) {
+            self.is_group_stopped.store(false, Ordering::Relaxed);
+        }
+        if let Some(pidfd) = self.pidfd.as_ref().filter(|_| !has_group) {
+            // The child may have ended meanwhile. Then the signal has no receiver.
+            let _ = send(pidfd.as_fd(), taken.signal);
+        }
+    }
 }
 
 /// Waits until the child has ended. Whenever it stops, the command stops too, by the same signal, so that the shell
 /// sees it. Continued, it continues the child: SIGCONT is forwarded.
-fn stop_with(child: Pid) {
+fn stop_with(child: Pid, is_group_stopped: &AtomicBool) {
     let wait = |options| loop {
         match waitid(WaitId::Pid(child), options) {
             Err(Errno::INTR) => {}
@@ -151,15 +179,15 @@ fn stop_with(child: Pid) {
         if !seen.is_some_and(|status| status.stopped()) {
             return;
         }
-        // A terminal's signal stops this process too. If it did meanwhile, the child has been continued with it.
+        // SIGSTOP to the group stops this process too. If it did meanwhile, the child has been continued with it.
         let begun = Instant::now();
         std::thread::sleep(UNTIL_STOPPED);
         let is_late = begun.elapsed() > 2 * UNTIL_STOPPED;
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         let still = if is_late { None } else { wait(options) };
-        let signal = still.and_then(|status| status.stopping_signal()).and_then(Signal::from_named_raw);
-        if let Some(signal) = signal.filter(|_| is_a_shells_job()) {
-            let _ = kill_process(getpid(), signal);
+        let is_awaited = is_group_stopped.swap(false, Ordering::Relaxed) || is_a_shells_job();
+        if let Some(signal) = still.and_then(|status| status.stopping_signal()).filter(|_| is_awaited) {
+            stop_by(signal);
         }
     }
 }
@@ -170,22 +198,6 @@ fn is_a_shells_job() -> bool {
     let Some(parent) = getppid() else { return false };
     getpgid(Some(parent)).is_ok_and(|group| group != getpgrp())
         && matches!((getsid(Some(parent)), getsid(None)), (Ok(theirs), Ok(ours)) if theirs == ours)
-}
-
-/// Wakes the forwarding thread when the child has ended, also if this thread panics.
-struct Wake(Option<Sender<()>>);
-
-impl Drop for Wake {
-    fn drop(&mut self) {
-        drop(self.0.take());
-        // SIGURG is ignored by default, so it is the handled signal that disturbs nobody.
-        let _ = signal_hook::low_level::raise(signal::SIGURG);
-    }
-}
-
-/// Whether the kernel's terminal driver sent the signal, to the whole foreground group.
-fn from_terminal(origin: &Origin) -> bool {
-    origin.process.is_none() && matches!(origin.cause, Cause::Kernel)
 }
 
 /// The exit status as a shell reports it.

@@ -13,7 +13,7 @@ use folioswap::{
     Arena, DeviceSpec, ExitStatus, FaultMode, MIN_MEMORY, Mapping, RunSettings, SharedCounters, SwapDevice, Topology,
     end_on_panics,
 };
-use folioswap_sys::{fault_stack, hidden_numbers, kept, own_calls, seat, seccomp};
+use folioswap_sys::{fault_stack, hidden_numbers, kept, own_calls, own_table, seat, seccomp};
 
 use crate::alloc::program_heap;
 use crate::calls::{by_number, dispatch, fork};
@@ -47,6 +47,7 @@ extern "C" fn start() {
 
 fn prepare() {
     real::look_up_all();
+    own_table::note_stderr();
     let Some(text) = std::env::var_os(RunSettings::VARIABLE) else {
         state::set_phase(Phase::Passing);
         return;

@@ -29,7 +29,6 @@
 //! | `control_group` | the limits of memory around this process |
 //! | `resident` | how much memory a process has in RAM |
 //! | **calls and files** | |
-//! | `child` | what a child does before it executes a program |
 //! | `fork` | handlers of fork |
 //! | `seccomp` | a filter of system calls |
 //! | `own_calls` | a page from which calls pass the program's filters |
@@ -64,7 +63,6 @@
 
 pub mod c_thread;
 pub mod call_times;
-pub mod child;
 pub mod clock;
 pub mod control_group;
 pub mod cpu;

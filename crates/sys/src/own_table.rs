@@ -13,7 +13,7 @@ use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, null_mut};
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::static_tls::StaticTls;
@@ -86,6 +86,9 @@ pub fn export(number: RawFd) -> io::Result<OwnedFd> {
 /// Writes text to the program's standard error in one call, from any thread. Bypasses all buffers and locks of the
 /// process, which the interrupted code may hold. A failure cannot be reported anywhere.
 pub fn write_to_stderr(parts: [&str; 3]) {
+    if HAS_NO_STDERR.load(Ordering::Relaxed) {
+        return;
+    }
     let parts = parts.map(|part| libc::iovec { iov_base: part.as_ptr() as *mut _, iov_len: part.len() });
     // SAFETY: the kernel reads the bytes of borrowed strings.
     let write = |number: RawFd| unsafe { libc::syscall(libc::SYS_writev, number, parts.as_ptr(), parts.len()) };
@@ -96,6 +99,16 @@ pub fn write_to_stderr(parts: [&str; 3]) {
     } else if let Ok(stderr) = program_stderr() {
         write(stderr.as_raw_fd());
     }
+}
+
+/// The program was started without a standard error. The number may have become that of a file of its own.
+static HAS_NO_STDERR: AtomicBool = AtomicBool::new(false);
+
+/// Notes whether the program was started without a standard error. Called before it opens files.
+pub fn note_stderr() {
+    // SAFETY: takes no pointers.
+    let flags = unsafe { libc::syscall(libc::SYS_fcntl, libc::STDERR_FILENO, libc::F_GETFD) };
+    HAS_NO_STDERR.store(flags == -1, Ordering::Relaxed);
 }
 
 /// Keeps the program's standard error open in the keeper's table: soon the program's filter may refuse what

@@ -14,7 +14,6 @@ pub mod zram;
 use folioswap::Codec;
 use folioswap_command::exit::Failure;
 use folioswap_command::own_executable;
-use folioswap_sys::child;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -89,7 +88,7 @@ impl Peer {
         let mut command = Command::new(file);
         command.arg0(&argv[0]).args(&argv[1..]);
         let group = cgroup::open(&self.cgroup).map_err(Failure::new)?;
-        child::bind(&mut command, Some(group.into()));
+        folioswap_child::bind(&mut command, Some(group.into()));
         Ok(command)
     }
 

@@ -74,7 +74,7 @@ impl KernelTurn {
         );
         peer.stop()?;
         let ended = supervisor.asked_to_end();
-        supervisor.release()?;
+        supervisor.release();
         match (status?, ended) {
             (0, None) => Ok(Turn::Over(said, stored)),
             (0, Some(signal)) => Ok(Turn::Ended(status_of_signal(signal))),

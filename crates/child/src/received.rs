@@ -1,0 +1,138 @@
+//! The signals that this process has got. All are blocked, and read from a descriptor: none interrupts anything, and
+//! they wait there until somebody takes them.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use crate::begun::began_blocking;
+use crate::{bit, check, mask};
+
+/// All but those by which the C library changes its threads.
+static ALL: u64 = !(bit(32) | bit(33));
+
+/// The signals of this process. The calling thread, and threads that are started later, are not interrupted by any.
+pub struct Received(OwnedFd);
+
+/// A signal that was taken.
+pub struct Taken {
+    /// Its number.
+    pub signal: i32,
+    /// The kernel tells of a child with it.
+    pub is_of_child: bool,
+}
+
+/// Why a wait is over.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum Woken {
+    /// A signal can be taken.
+    BySignal,
+    /// The pipe was closed.
+    ByEnd,
+    /// The time is up.
+    ByTime,
+}
+
+impl Received {
+    /// Blocks all signals, and has the kernel keep the statuses of children, however this process was started.
+    ///
+    /// # Errors
+    /// No descriptor is free.
+    pub fn begin() -> io::Result<Received> {
+        // SAFETY: the default, which is to do nothing.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        // SAFETY: the kernel reads a set of 8 bytes.
+        let number = unsafe { libc::syscall(libc::SYS_signalfd4, -1, &raw const ALL, size_of::<u64>(), flags) };
+        let number = check(number)?;
+        mask(libc::SIG_BLOCK, ALL);
+        // SAFETY: the kernel just created this descriptor, and nothing else owns it.
+        Ok(Received(unsafe { OwnedFd::from_raw_fd(number as i32) }))
+    }
+
+    /// Takes all signals, the lowest number first.
+    pub fn take(&self) -> Vec<Taken> {
+        let mut taken = Vec::new();
+        loop {
+            // SAFETY: all zeroes is a valid value.
+            let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
+            let len = size_of_val(&info);
+            // SAFETY: the kernel fills in a local of this frame.
+            let read = unsafe { libc::read(self.0.as_raw_fd(), (&raw mut info).cast(), len) };
+            if usize::try_from(read) != Ok(len) {
+                return taken; // no more
+            }
+            let signal = info.ssi_signo as i32;
+            taken.push(Taken { signal, is_of_child: signal == libc::SIGCHLD && info.ssi_code > libc::SI_USER });
+        }
+    }
+
+    /// Waits for a signal, or until the other end of the pipe `end` is closed.
+    pub fn wait(&self, end: BorrowedFd<'_>, limit: Option<Duration>) -> Woken {
+        poll([end.as_raw_fd(), self.0.as_raw_fd()], limit)
+    }
+
+    /// Waits for that time, or until the other end of the pipe `end` is closed.
+    pub fn pause(end: BorrowedFd<'_>, time: Duration) -> Woken {
+        poll([end.as_raw_fd(), -1], Some(time))
+    }
+
+    /// Drops the signals that were not taken, and gives the calling thread the mask that it was started with.
+    pub fn end(self) {
+        drop(self.take());
+        mask(libc::SIG_SETMASK, began_blocking());
+    }
+}
+
+/// Waits for the end, or for a signal. The kernel passes over negative numbers.
+fn poll([end, signals]: [i32; 2], limit: Option<Duration>) -> Woken {
+    let of = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut polled = [of(end), of(signals)];
+    let limit = limit.map_or(-1, |limit| i32::try_from(limit.as_millis()).unwrap_or(i32::MAX));
+    // SAFETY: the kernel reads and writes a local of this frame. No signal interrupts the call.
+    unsafe { libc::poll(polled.as_mut_ptr(), 2, limit) };
+    match polled.map(|one| one.revents != 0) {
+        [true, _] => Woken::ByEnd,
+        [_, true] => Woken::BySignal,
+        _ => Woken::ByTime,
+    }
+}
+
+/// Sends a signal to the process of a pidfd.
+///
+/// # Errors
+/// It has ended, or may not be sent signals.
+pub fn send(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    let no_info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: a borrowed descriptor, and no information about the signal.
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), signal, no_info, 0) };
+    check(sent).map(drop)
+}
+
+/// Stops this process as a signal does by default. Returns when it is continued.
+pub fn stop_by(signal: i32) {
+    let set = bit(signal);
+    mask(libc::SIG_UNBLOCK, set);
+    // SAFETY: takes no pointers.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), signal) };
+    mask(libc::SIG_BLOCK, set);
+}
+
+/// Takes the statuses of children that have ended, until there is none or that of `child` is next. They become children
+/// of this process, if it is PID 1 or a subreaper, when their own parents end.
+pub fn reap_others(child: u32) {
+    loop {
+        // SAFETY: all zeroes is a valid value.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let options = libc::WEXITED | libc::WNOHANG;
+        // SAFETY: the kernel fills in a local of this frame.
+        let waited = unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, options | libc::WNOWAIT) };
+        // SAFETY: zero, or filled in for a child.
+        let ended = u32::try_from(unsafe { info.si_pid() }).unwrap_or(0);
+        if waited == -1 || ended == 0 || ended == child {
+            return;
+        }
+        // SAFETY: as above.
+        unsafe { libc::waitid(libc::P_PID, ended, &raw mut info, options) };
+    }
+}
