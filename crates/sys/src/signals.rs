@@ -72,6 +72,15 @@ pub(crate) fn change_mask(how: i32, mask: u64) -> u64 {
     before
 }
 
+/// Whether the calling thread runs on its alternate signal stack.
+#[must_use]
+pub fn are_on_their_stack() -> bool {
+    let mut now = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
+    // SAFETY: the kernel fills in the local.
+    unsafe { libc::syscall(libc::SYS_sigaltstack, std::ptr::null::<libc::stack_t>(), &raw mut now) };
+    now.ss_flags & libc::SS_ONSTACK != 0
+}
+
 /// The calling thread's id, unique in the system while it runs. A system call, about 50 ns.
 #[must_use]
 pub fn thread_id() -> u32 {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use folioswap_core::{BlockId, FolioId, List, PAGE_SIZE, State, Wish};
 use folioswap_sys::memory::{self, Reservation};
-use folioswap_sys::signals;
+use folioswap_sys::{fault_stack, signals};
 
 use crate::arena::advice;
 use crate::block::Block;
@@ -79,6 +79,18 @@ impl RawSpace {
         &self.engine
     }
 
+    /// Does work in which a fault of this thread would wait for itself, on a stack of which no page can be missing: if
+    /// the caller's is managed memory, as a coroutine's may be, on another. The work should own what it uses.
+    pub fn on_present_stack<R>(&self, work: impl FnOnce() -> R) -> R {
+        let here = 0u8;
+        // A handler stays where it is: a signal would overwrite its frames. The stack of signals is held.
+        if self.contains(&raw const here as usize) && !signals::are_on_their_stack() {
+            fault_stack::run(work)
+        } else {
+            work()
+        }
+    }
+
     /// Whether pages of the block at an address are managed, or were.
     #[must_use]
     pub fn contains(&self, addr: usize) -> bool {
@@ -95,65 +107,72 @@ impl RawSpace {
     /// half of the budget would be locked.
     #[must_use]
     pub fn note_locked(&self, range: Range<usize>) -> bool {
-        let _blocked = signals::block_all(); // a signal handler's fault might reclaim
-        let _pass = self.engine.gate().enter(signals::thread_id());
-        self.engine.table().note_locked(range, self.memory() as usize / 2)
+        self.inside(move || self.engine.table().note_locked(range, self.memory() as usize / 2))
     }
 
     /// Notes that the program has unlocked a range. Returns the parts of it that were locked.
     pub fn note_unlocked(&self, range: Range<usize>) -> Vec<Range<usize>> {
-        let _blocked = signals::block_all();
-        let _pass = self.engine.gate().enter(signals::thread_id());
-        self.engine.table().note_unlocked(range)
+        self.inside(move || self.engine.table().note_unlocked(range))
     }
 
     /// Whether the program has locked any of a range in RAM.
     #[must_use]
     pub fn has_locked(&self, range: &Range<usize>) -> bool {
-        let _blocked = signals::block_all();
-        let _pass = self.engine.gate().enter(signals::thread_id());
-        self.engine.table().has_locked(range)
+        let range = range.clone();
+        self.inside(move || self.engine.table().has_locked(&range))
     }
 
     /// Whether the program has locked some of a range in RAM, but not all. The kernel has several mappings there.
     #[must_use]
     pub fn is_partly_locked(&self, range: &Range<usize>) -> bool {
-        let _blocked = signals::block_all();
-        let _pass = self.engine.gate().enter(signals::thread_id());
-        self.engine.table().is_partly_locked(range)
+        let range = range.clone();
+        self.inside(move || self.engine.table().is_partly_locked(&range))
     }
 
     /// Makes a call that changes the protection of mappings, or other properties that they have without their content.
     /// Meanwhile no folio goes back to where it was, for which the kernel would bring the mapping that it had before.
     pub fn change_mappings<R>(&self, call: impl FnOnce() -> R) -> R {
-        let _blocked = signals::block_all(); // a signal handler might make such a call
-        let _pass = self.engine.gate().enter(signals::thread_id());
-        let _held = self.engine.ram().mapper().hold_mappings();
-        call()
+        self.inside(move || {
+            let _held = self.engine.ram().mapper().hold_mappings();
+            call()
+        })
     }
 
     /// The parts of a range that are managed, in order.
     #[must_use]
     pub fn managed_parts(&self, range: Range<usize>) -> Vec<Range<usize>> {
-        let _blocked = signals::block_all(); // a signal handler might touch one of these
-        pages::managed_parts(&self.engine, range)
+        self.on_present_stack(move || {
+            let _blocked = signals::block_all(); // a signal handler might touch one of these
+            pages::managed_parts(&self.engine, range)
+        })
     }
 
     /// The parts of a range with content, in RAM or not, in the first block that has some. Empty: there is none.
     #[must_use]
     pub fn first_filled(&self, range: Range<usize>) -> Vec<Range<usize>> {
-        let _blocked = signals::block_all(); // a signal handler might touch one of these
-        pages::first_filled(&self.engine, range)
+        self.on_present_stack(move || {
+            let _blocked = signals::block_all(); // a signal handler might touch one of these
+            pages::first_filled(&self.engine, range)
+        })
     }
 
     /// Bytes of RAM that the engine uses: managed memory, frames without content, and the most that swap devices in
     /// memory may use.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
-        let _blocked = signals::block_all();
-        let _pass = self.engine.gate().enter(signals::thread_id());
-        (self.engine.ram().zones().populated() * PAGE_SIZE) as u64
-            + info::most_bytes_in_ram(self.engine.swap().devices())
+        self.inside(|| {
+            (self.engine.ram().zones().populated() * PAGE_SIZE) as u64
+                + info::most_bytes_in_ram(self.engine.swap().devices())
+        })
+    }
+
+    /// Does work inside the fork gate, which no handler interrupts: its fault might need what this thread holds.
+    fn inside<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.on_present_stack(move || {
+            let _blocked = signals::block_all();
+            let _pass = self.engine.gate().enter(signals::thread_id());
+            work()
+        })
     }
 
     /// The budget in bytes.
@@ -183,7 +202,8 @@ impl RawSpace {
     /// The range is whole pages of private anonymous memory. Nobody relies on their content, and none is managed.
     pub unsafe fn manage(&self, range: Range<usize>) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe { pages::manage(&self.engine, range, None) }.map_err(Error::system("managing memory"))
+        self.on_present_stack(move || unsafe { pages::manage(&self.engine, range, None) })
+            .map_err(Error::system("managing memory"))
     }
 
     /// Manages private anonymous memory from now on, where it lies, with its content, without a copy. Takes frames for
@@ -196,8 +216,10 @@ impl RawSpace {
     /// # Safety
     /// The range is whole pages of private anonymous memory, of which none is managed, and nobody unmaps it meanwhile.
     pub unsafe fn adopt(&self, range: &Range<usize>) -> Result<(), Error> {
+        let range = range.clone();
         // SAFETY: the caller's promise.
-        unsafe { adopt::adopt(&self.engine, range) }.map_err(Error::system("managing memory"))
+        self.on_present_stack(move || unsafe { adopt::adopt(&self.engine, &range) })
+            .map_err(Error::system("managing memory"))
     }
 
     /// Drops the content of pages and no longer manages them. Then calls `replace`, which unmaps or replaces them;
@@ -233,20 +255,26 @@ impl RawSpace {
     /// # Safety
     /// Nobody relies on the content of the range.
     pub unsafe fn replace<R>(&self, range: Range<usize>, replace: impl FnOnce(&Replaced<'_>) -> R) -> R {
-        self.forget_holds(&range);
-        // SAFETY: the caller's promise.
-        unsafe { pages::unmanage(&self.engine, range, |managed| replace(&Replaced { engine: &self.engine, managed })) }
+        self.on_present_stack(move || {
+            self.forget_holds(&range);
+            let replace = |managed: &_| replace(&Replaced { engine: &self.engine, managed });
+            // SAFETY: the caller's promise.
+            unsafe { pages::unmanage(&self.engine, range, replace) }
+        })
     }
 
     /// No longer manages a range, and leaves its content to the kernel, in RAM. `false`: some of it stays managed,
     /// because it is lost.
     #[must_use]
     pub fn hand_over(&self, range: &Range<usize>) -> bool {
-        let stays = hand_over::hand_over(&self.engine, range);
-        if stays.is_empty() {
-            self.forget_holds(range);
-        }
-        stays.is_empty()
+        let range = range.clone();
+        self.on_present_stack(move || {
+            let stays = hand_over::hand_over(&self.engine, &range);
+            if stays.is_empty() {
+                self.forget_holds(&range);
+            }
+            stays.is_empty()
+        })
     }
 
     /// Maps `len` bytes of zeroed, readable and writable memory, aligned to 2 MiB. `len` is rounded up to whole pages.
@@ -265,8 +293,9 @@ impl RawSpace {
         let len = whole_pages(len)?;
         let mapping = Reservation::new(len, BLOCK_BYTES).map_err(Error::system("mapping a region"))?;
         mapping.protect_rw(mapping.range()).map_err(Error::system("mapping a region"))?;
+        let range = mapping.range();
         // SAFETY: a new mapping, which nobody knows.
-        unsafe { pages::manage(&self.engine, mapping.range(), folio.order()) }
+        self.on_present_stack(move || unsafe { pages::manage(&self.engine, range, folio.order()) })
             .map_err(Error::system("mapping a region"))?;
         let addr = mapping.addr();
         mapping.leak();
@@ -330,7 +359,7 @@ impl RawSpace {
         call: impl FnOnce() -> io::Result<usize>,
     ) -> io::Result<usize> {
         // SAFETY: the caller's promise.
-        unsafe { remap::relocate(&self.engine, ranges, call) }
+        self.on_present_stack(move || unsafe { remap::relocate(&self.engine, ranges, call) })
     }
 
     /// Makes pages read as zero, as `madvise(MADV_DONTNEED)` does.
@@ -338,6 +367,13 @@ impl RawSpace {
     /// # Safety
     /// Nobody relies on the content of these pages.
     pub unsafe fn discard(&self, addr: usize, len: usize) {
+        // SAFETY: the caller's promise.
+        self.on_present_stack(move || unsafe { self.discard_here(addr, len) });
+    }
+
+    /// # Safety
+    /// As for [`RawSpace::discard`].
+    unsafe fn discard_here(&self, addr: usize, len: usize) {
         let (first, whole, last) = self.split(addr, len);
         for part in [first, last].into_iter().flatten() {
             // SAFETY: the caller's promise: nobody relies on this content.
@@ -346,9 +382,7 @@ impl RawSpace {
         if !whole.is_empty() {
             advice::drop_range(&self.engine, whole);
         }
-        let _blocked = signals::block_all();
-        let _pass = self.engine.gate().enter(signals::thread_id());
-        compactd::look_for_whole(&self.engine);
+        self.inside(|| compactd::look_for_whole(&self.engine));
     }
 
     /// As [`RawSpace::discard`], for a part of one block. Frees the slots of dropped pages and the frames of dropped
@@ -387,22 +421,22 @@ impl RawSpace {
     /// # Safety
     /// Nobody relies on the content of these pages.
     pub unsafe fn offer(&self, range: Range<usize>) {
-        let engine = self.engine();
-        let _blocked = signals::block_all(); // a signal handler might touch one of these
-        let _pass = engine.gate().enter(signals::thread_id());
-        for index in self.covering(range.start, range.len()) {
-            let id = BlockId::from_index(index);
-            let pages = pages_in(id, &range);
-            if engine.table().is_open(id) {
-                let mut block = engine.lock(id);
-                let nr_pages = block.order().nr_pages();
-                let whole = pages.start.next_multiple_of(nr_pages)..pages.end / nr_pages * nr_pages;
-                if !whole.is_empty() {
-                    block.drop_pages(whole);
+        self.inside(move || {
+            let engine = self.engine();
+            for index in self.covering(range.start, range.len()) {
+                let id = BlockId::from_index(index);
+                let pages = pages_in(id, &range);
+                if engine.table().is_open(id) {
+                    let mut block = engine.lock(id);
+                    let nr_pages = block.order().nr_pages();
+                    let whole = pages.start.next_multiple_of(nr_pages)..pages.end / nr_pages * nr_pages;
+                    if !whole.is_empty() {
+                        block.drop_pages(whole);
+                    }
                 }
             }
-        }
-        compactd::look_for_whole(engine);
+            compactd::look_for_whole(engine);
+        });
     }
 
     /// Zeroes bytes of one block. Pages that read as zero already are left alone.
@@ -431,28 +465,31 @@ impl RawSpace {
 
     /// Requests background readahead of a range.
     pub fn will_need(&self, addr: usize, len: usize) {
-        advice::will_need(&self.engine, self.covering(addr, len));
+        self.on_present_stack(move || advice::will_need(&self.engine, self.covering(addr, len)));
     }
 
     /// Makes what is in RAM of a range the oldest there.
     pub fn make_oldest(&self, addr: usize, len: usize) {
-        advice::make_oldest(&self.engine, self.covering(addr, len));
+        self.on_present_stack(move || advice::make_oldest(&self.engine, self.covering(addr, len)));
     }
 
     /// Makes a range the first to leave RAM.
     pub fn cold(&self, addr: usize, len: usize) {
-        advice::cold(&self.engine, self.covering(addr, len));
+        self.on_present_stack(move || advice::cold(&self.engine, self.covering(addr, len)));
     }
 
     /// Makes the resident part of a range the last to leave RAM.
     pub fn keep(&self, addr: usize, len: usize) {
-        let blocks = self.covering(addr, len);
+        self.on_present_stack(move || self.keep_here(self.covering(addr, len)));
+    }
+
+    fn keep_here(&self, blocks: Range<usize>) {
         {
             let _blocked = signals::block_all(); // a signal handler might fault and follow a stream
             let _pass = self.engine.gate().enter(signals::thread_id());
             self.engine.policy().forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
         }
-        advice::each_block_of(&self.engine, self.covering(addr, len), |id| {
+        advice::each_block_of(&self.engine, blocks, |id| {
             if let Some(block) = self.engine.try_lock(id).filter(|block| !block.pinned) {
                 self.make_active(&block);
             }
@@ -470,9 +507,12 @@ impl RawSpace {
     /// Sets whether blocks come back in one piece, where the arena's policy leaves that open. A wish that makes no
     /// difference is noted for blocks only that were touched.
     pub fn wish(&self, addr: usize, len: usize, wish: Wish) {
+        self.on_present_stack(move || self.wish_here(self.covering(addr, len), wish));
+    }
+
+    fn wish_here(&self, mut blocks: Range<usize>, wish: Wish) {
         let policy = self.engine.policy().swap_in();
         let differs = policy.allows_whole(wish) != policy.allows_whole(Wish::None);
-        let mut blocks = self.covering(addr, len);
         while !blocks.is_empty() {
             if !differs && let Some((end, _)) = self.engine.table().untouched(blocks.clone()) {
                 blocks.start = end;
@@ -489,13 +529,15 @@ impl RawSpace {
 
     /// Brings a range in, writable, as a touch would. Cheap for resident pages.
     pub fn touch(&self, addr: usize, len: usize) {
-        let thread = signals::thread_id();
-        for index in self.covering(addr, len) {
-            let block = BlockId::from_index(index);
-            if self.engine.table().is_open(block) {
-                self.bring_in(block, pages_in(block, &(addr..addr + len)), thread);
+        self.on_present_stack(move || {
+            let thread = signals::thread_id();
+            for index in self.covering(addr, len) {
+                let block = BlockId::from_index(index);
+                if self.engine.table().is_open(block) {
+                    self.bring_in(block, pages_in(block, &(addr..addr + len)), thread);
+                }
             }
-        }
+        });
     }
 
     /// Brings pages of a block in. `false`: the content of one is lost. The pages may leave again at any time.
@@ -533,6 +575,10 @@ impl RawSpace {
     /// # Safety
     /// The range is mapped.
     pub unsafe fn hold(&self, addr: usize, len: usize) -> bool {
+        self.on_present_stack(move || self.hold_here(addr, len))
+    }
+
+    fn hold_here(&self, addr: usize, len: usize) -> bool {
         let thread = signals::thread_id();
         let mut all_in = true;
         for index in self.covering(addr, len) {
@@ -553,6 +599,10 @@ impl RawSpace {
     /// # Safety
     /// The range is mapped.
     pub unsafe fn hold_within(&self, addr: usize, len: usize, most_bytes: u64) -> Option<bool> {
+        self.on_present_stack(move || self.hold_within_here(addr, len, most_bytes))
+    }
+
+    fn hold_within_here(&self, addr: usize, len: usize, most_bytes: u64) -> Option<bool> {
         let blocks = self.covering(addr, len).map(BlockId::from_index);
         let blocks: Vec<_> = blocks.filter(|&block| self.engine.table().is_open(block)).collect();
         {
@@ -591,7 +641,9 @@ impl RawSpace {
     /// # Safety
     /// The range was held.
     pub unsafe fn release_hold(&self, addr: usize, len: usize) {
-        self.covering(addr, len).for_each(|index| self.end_hold(BlockId::from_index(index)));
+        self.on_present_stack(move || {
+            self.covering(addr, len).for_each(|index| self.end_hold(BlockId::from_index(index)));
+        });
     }
 
     fn end_hold(&self, block: BlockId) {

@@ -19,6 +19,7 @@ use crate::faults::{cleared, masks, net, only_thread, ours, robust, rseq, signal
 use crate::ground::export::export;
 use crate::ground::guard;
 use crate::ground::real::{kernel, own_result, raw, raw_result};
+use crate::ground::selector;
 use crate::ground::state::{self, Phase};
 use crate::map::hand_over::hand_over;
 use crate::map::{advice, program_break, protection, remap, segments};
@@ -440,8 +441,8 @@ unsafe fn remote_transfer(number: c_long, &[a, b, c, d, _, f]: &Words) -> Option
 /// Calls that concern the net, and the processor's counter.
 unsafe fn about_the_net(number: c_long, words: &Words) -> Option<isize> {
     match number {
+        libc::SYS_prctl if words[0] == net::SET_DISPATCH && selector::is_armed() => Some(net::set_theirs(words)),
         libc::SYS_prctl if words[0] == net::SET_DISPATCH => {
-            net::step_back();
             if words[1] == net::DISPATCH_ON {
                 resident::hold(words[4], 1); // the kernel reads it at each call
             }

@@ -9,7 +9,9 @@
 //!   interrupted code.
 //! - A call that returns twice or on another stack is made from one of the [`trampolines`], with dispatch off. Then the
 //!   parent switches it on again. New threads start without it.
-//! - A program that uses the mechanism itself, or sets another FS base, disables it for that thread.
+//! - A program's own use of the mechanism is done here: what it catches goes on to its handler of SIGSYS. Calls of the
+//!   C library are not caught for it.
+//! - A program that sets another FS base disables it for that thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -97,6 +99,10 @@ fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled 
     if info.si_code != SYS_USER_DISPATCH || !selector::is_armed() {
         caught::forget();
         return if mirrored::is_answered(info) { Handled::Yes } else { Handled::No };
+    }
+    if net::is_theirs(context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize) {
+        caught::forget();
+        return Handled::No;
     }
     let (number, architecture) = about(info);
     let registers = &context.uc_mcontext.gregs;

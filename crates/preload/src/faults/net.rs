@@ -2,13 +2,29 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use folioswap_sys::static_tls;
+use folioswap_sys::static_tls::StaticTls;
+
 use crate::ground::real::own;
-use crate::ground::{c_library, selector};
+use crate::ground::{c_library, selector, state};
+use crate::memory::access;
 
 /// PR_SET_SYSCALL_USER_DISPATCH.
 pub const SET_DISPATCH: usize = 59;
 const DISPATCH_OFF: usize = 0;
 pub const DISPATCH_ON: usize = 1;
+/// Linux 6.18: calls from within the range are caught, and no others.
+const DISPATCH_WITHIN: usize = 2;
+
+static_tls! {
+    /// The program's own dispatch for this thread: the start and the length of the range whose calls it lets through,
+    /// and the address of its selector with [`IS_ON`].
+    static THEIRS: (usize, (usize, usize)) = "folioswap_their_dispatch";
+}
+
+/// No address has this bit.
+const IS_ON: usize = 1 << 63;
+const END_OF_ADDRESSES: usize = 1 << 47;
 
 /// Whether threads get the net.
 static READY: AtomicBool = AtomicBool::new(false);
@@ -44,6 +60,39 @@ pub fn arm() {
 /// Called in a forked child, for whose thread the kernel has disabled dispatch.
 pub fn forget() {
     selector::set_armed(false);
+    THEIRS.set((0, (0, 0)));
+}
+
+/// Sets the program's own dispatch of the calling thread, which has the net, or ends it. The arguments are judged as by
+/// the kernel. Returns -1 and sets errno on failure.
+pub fn set_theirs(&[_, how, start, len, selector, _]: &[usize; 6]) -> isize {
+    let ends_behind = start.checked_add(len).is_some_and(|end| end > start);
+    let theirs = match how {
+        DISPATCH_OFF if start | len | selector == 0 => (0, (0, 0)),
+        DISPATCH_ON if start == 0 || ends_behind => (start, (len, selector | IS_ON)),
+        DISPATCH_WITHIN if ends_behind => (start + len, (len.wrapping_neg(), selector | IS_ON)),
+        _ => {
+            state::fail(libc::EINVAL);
+            return -1;
+        }
+    };
+    if selector >= END_OF_ADDRESSES {
+        state::fail(libc::EFAULT);
+        return -1;
+    }
+    THEIRS.set(theirs);
+    0
+}
+
+/// Whether a caught call, which returns to an address, is for the program's handler of SIGSYS.
+pub fn is_theirs(at: usize) -> bool {
+    let (start, (len, selector)) = THEIRS.get();
+    if selector & IS_ON == 0 || at.wrapping_sub(start) < len {
+        return false;
+    }
+    let selector = (selector & !IS_ON) as *const u8;
+    // SAFETY: any byte of the program's is a value.
+    selector.is_null() || unsafe { access::read(selector) } != Some(0)
 }
 
 /// Disables the net for the calling thread.

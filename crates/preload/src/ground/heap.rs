@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use dlmalloc::Dlmalloc;
 use folioswap_sys::{futex, signals};
 
-use crate::ground::guard;
 use crate::ground::real::own;
+use crate::ground::{guard, state};
 
 /// Addresses of one heap. Reserving them is free. A program's ordinary share is a few MiB.
 const SPAN_BYTES: usize = 64 << 30;
@@ -200,7 +200,7 @@ impl Heap {
             return std::ptr::null_mut();
         }
         // SAFETY: valid for any size and any power-of-two alignment.
-        self.with(|heap| unsafe { heap.c_memalign(align.max(ALIGNMENT), size) })
+        self.with(move |heap| unsafe { heap.c_memalign(align.max(ALIGNMENT), size) })
     }
 
     /// Frees a block.
@@ -211,7 +211,7 @@ impl Heap {
         // SAFETY: the caller upholds this function's own contract.
         unsafe {
             self.used.fetch_sub(usable(block), Ordering::Relaxed);
-            self.locked(|heap| heap.c_free(block));
+            self.locked(move |heap| heap.c_free(block));
         }
     }
 
@@ -226,7 +226,7 @@ impl Heap {
         // SAFETY: the caller upholds this function's own contract.
         let before = unsafe { usable(block) };
         // SAFETY: the caller upholds this function's own contract.
-        let moved = self.with(|heap| unsafe { heap.c_realloc(block, size) });
+        let moved = self.with(move |heap| unsafe { heap.c_realloc(block, size) });
         if !moved.is_null() {
             self.used.fetch_sub(before, Ordering::Relaxed);
         }
@@ -235,7 +235,7 @@ impl Heap {
 
     /// Runs an allocation, and accounts for the block that it returns.
     fn with(&self, call: impl FnOnce(&mut Dlmalloc<Span>) -> *mut u8) -> *mut u8 {
-        let block = self.locked(|heap| {
+        let block = self.locked(move |heap| {
             let block = call(heap);
             if self.start.load(Ordering::Relaxed) == 0 {
                 // SAFETY: the lock is held.
@@ -253,6 +253,14 @@ impl Heap {
     }
 
     fn locked<R>(&self, call: impl FnOnce(&mut Dlmalloc<Span>) -> R) -> R {
+        match guard::inside() {
+            // Who holds the private heap must not fault.
+            true => state::on_present_stack(move || self.locked_here(call)),
+            false => self.locked_here(call),
+        }
+    }
+
+    fn locked_here<R>(&self, call: impl FnOnce(&mut Dlmalloc<Span>) -> R) -> R {
         let is_forks = is_held_by_fork();
         if !is_forks {
             self.acquire();

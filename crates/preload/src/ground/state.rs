@@ -72,6 +72,14 @@ pub fn overlaps(addr: usize, len: usize) -> bool {
     ARENA.get().is_some_and(|(_, space)| space.overlaps(addr, len))
 }
 
+/// As [`RawSpace::on_present_stack`].
+pub fn on_present_stack<R>(work: impl FnOnce() -> R) -> R {
+    match ARENA.get() {
+        Some((_, space)) => space.on_present_stack(work),
+        None => work(),
+    }
+}
+
 /// Whether threads resolve their own faults. The kernel then finds pages missing in system calls.
 pub fn direct() -> bool {
     DIRECT.load(Ordering::Relaxed) && phase() == Phase::Managed
