@@ -152,7 +152,7 @@ impl RawSpace {
     pub fn resident_bytes(&self) -> u64 {
         let _blocked = signals::block_all();
         let _pass = self.engine.gate().enter(signals::thread_id());
-        (self.engine.ram().zones().populated() * PAGE_SIZE) as u64
+        (self.engine.ram().zones().counts().populated * PAGE_SIZE) as u64
             + info::most_bytes_in_ram(self.engine.swap().devices())
     }
 

@@ -426,7 +426,7 @@ impl Arena {
         let excess = || {
             let _blocked = signals::block_all();
             let _pass = engine.gate().enter(signals::thread_id());
-            ram.zones().excess()
+            ram.zones().counts().excess
         };
         let begun = Instant::now();
         while excess() > 0 && begun.elapsed() < SHRINK_PATIENCE {
