@@ -95,7 +95,7 @@ fn empty_device(engine: &Engine, device: DeviceId) -> Result<(), Stuck> {
     let mut buffer = Buffer::new();
     walk(engine, device, Step::Carry, &mut buffer)?;
     let mut walked = None;
-    while !engine.swap().devices().is_unused(device) {
+    while engine.swap().devices().device(device).nr_used() > 0 {
         if walked.is_some_and(|walked: Instant| walked.elapsed() > PATIENCE) {
             return Err(Stuck::Busy);
         }
