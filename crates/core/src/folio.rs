@@ -422,11 +422,6 @@ impl Entry {
         }
     }
 
-    /// Whether pages were dropped.
-    pub fn has_dropped(&self) -> bool {
-        self.dropped.is_some()
-    }
-
     fn piece(&self, piece: usize) -> &PieceHash {
         self.hashes.as_ref().map_or(&PieceHash::Unknown, |hashes| &hashes[piece])
     }

@@ -45,7 +45,8 @@ pub mod sync;
 
 pub use folio::{Ahead, BLOCK_PIECES, Entry, Folio, FolioTable, HashKey, Locked, PIECE, State};
 pub use frame::{
-    ClassCounts, Contiguity, List, Memory, Miss, Oldest, Shortage, Size, Taken, Watermarks, Zone, ZoneCounts, Zones,
+    Contiguity, List, ListCounts, Memory, Miss, Oldest, Pageblocks, Shortage, Size, Taken, Watermarks, Zone,
+    ZoneCounts, Zones,
 };
 pub use id::{BlockId, ClusterId, CpuId, DeviceId, FolioId, FrameId, NodeId, SlotId, SpaceBlockId, UnitId};
 pub use order::{BLOCK_PAGES, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE};

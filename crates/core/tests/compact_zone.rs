@@ -37,7 +37,7 @@ impl World {
     fn new(nr_blocks: usize, seed: u64, trouble: [usize; 3]) -> World {
         // The lists of two CPUs hold up to an eighth of a small zone.
         let before = seed as usize % 3; // pageblocks of other zones
-        let zone = Zone::beginning_at(before, nr_blocks, 2, 8);
+        let zone = Zone::new(before..before + nr_blocks, 2, 8);
         zone.set_limit(nr_blocks * BLOCK);
         let nr_blocks = before + nr_blocks;
         World {
@@ -157,13 +157,13 @@ impl Mover for World {
 
     fn finish(&self, block: FrameId) {
         self.meddle();
-        if let Some(taken) = self.zone.take_emptied(block) {
+        if let Some(taken) = self.zone.pageblocks().take_emptied(block) {
             self.set_memory(taken.frame, Order::HUGE, true);
             self.zone.verify();
             self.zone.give(taken.frame);
             self.nr_made_whole.set(self.nr_made_whole.get() + 1);
         }
-        while let Some((frame, order)) = self.zone.isolated_in(block) {
+        while let Some((frame, order)) = self.zone.pageblocks().isolated_in(block) {
             self.set_memory(frame, order, true);
             self.zone.put_back(frame, order);
         }

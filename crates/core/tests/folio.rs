@@ -197,7 +197,6 @@ impl Model {
         }
         prop_assert_eq!(locked.is_empty(), self.pages.iter().all(|page| page.state() == State::Empty));
         prop_assert_eq!(locked.is_out(), self.pages.iter().all(|page| page.frame.is_none()));
-        prop_assert_eq!(locked.has_dropped(), !self.dropped.is_empty());
         prop_assert_eq!((locked.pinned, locked.left_at), (self.pinned, self.left_at));
         Ok(())
     }

@@ -5,7 +5,7 @@
 mod seeded;
 
 use fastrand::Rng;
-use folioswap_core::frame::{ClassCounts, List, Memory, Oldest, Size, Taken, Zone, ZoneCounts};
+use folioswap_core::frame::{List, ListCounts, Memory, Oldest, Size, Taken, Watermarks, Zone, ZoneCounts};
 use folioswap_core::{CpuId, FolioId, FrameId, MAX_ORDER, Order, PIECE};
 use seeded::Seed;
 use std::collections::{BTreeMap, VecDeque};
@@ -338,13 +338,13 @@ impl Model {
         }
     }
 
-    fn class_counts(&self, size: Size) -> ClassCounts {
+    fn list_counts(&self, size: Size) -> ListCounts {
         let of = |list: List| {
             let queue = &self.lists[size as usize][list as usize];
             queue.iter().map(|(head, _)| self.folios[head].order.nr_pages()).sum()
         };
         let [active, inactive, laundry, clean] = LISTS.map(of);
-        ClassCounts { active, inactive, laundry, clean }
+        ListCounts { active, inactive, laundry, clean }
     }
 
     fn oldest(&self, size: Size, list: List) -> Option<Oldest> {
@@ -375,28 +375,32 @@ fn compare(zone: &Zone, model: &Model) {
         let listed = zone.listed_on(CpuId::from_index(cpu), LISTED[class]);
         assert!(listed.iter().map(|frame| frame.get()).eq(model.listed[cpu][class].iter().copied()), "the lists");
     }
-    let classes = Size::ALL.map(|size| model.class_counts(size));
-    let both = |of: fn(&ClassCounts) -> usize| classes.iter().map(of).sum::<usize>();
+    let [whole, small] = Size::ALL.map(|size| model.list_counts(size));
+    let lists = ListCounts {
+        active: whole.active + small.active,
+        inactive: whole.inactive + small.inactive,
+        laundry: whole.laundry + small.laundry,
+        clean: whole.clean + small.clean,
+    };
+    let in_use = model.count(At::Taken);
+    let large_limit = model.limit - small.in_use().min(model.limit) * 7 / 8;
     let expected = ZoneCounts {
         free: model.free(),
-        clean: both(|class| class.clean),
-        active: both(|class| class.active),
-        inactive: both(|class| class.inactive),
-        laundry: both(|class| class.laundry),
-        in_use: model.count(At::Taken),
+        lists,
+        small,
+        in_use,
         isolated: model.count(At::Isolated),
         limit: model.limit,
+        excess: in_use.saturating_sub(model.limit),
         populated: model.populated(),
+        surplus: model.surplus(),
+        kept_whole: 0,
+        watermarks: Watermarks::for_pageblocks(large_limit / BLOCK),
     };
     assert_eq!(zone.counts(), expected);
-    assert_eq!(zone.available(), expected.free + expected.clean);
-    assert_eq!(zone.surplus(), model.surplus());
-    assert!(zone.nr_pageblocks() * BLOCK <= model.largest_limit, "a new pageblock is used last");
-    for (size, class) in Size::ALL.into_iter().zip(classes) {
-        assert_eq!(zone.class_counts(size), class);
-        for list in LISTS {
-            assert_eq!(zone.oldest(size, list), model.oldest(size, list), "{size:?} {list:?}");
-        }
+    assert!(zone.pageblocks().nr_used() * BLOCK <= model.largest_limit, "a new pageblock is used last");
+    for (size, list) in Size::ALL.into_iter().flat_map(|size| LISTS.map(|list| (size, list))) {
+        assert_eq!(zone.oldest(size, list), model.oldest(size, list), "{size:?} {list:?}");
     }
     for k in 0..=MAX_ORDER as usize {
         assert_eq!(zone.free_runs(order(k)), model.free_runs(order(k)), "free runs of order {k}");
@@ -407,17 +411,17 @@ fn compare(zone: &Zone, model: &Model) {
         assert_eq!(zone.owner(id).map(FolioId::get), folio.and_then(|folio| folio.owner), "the owner of {frame}");
         assert_eq!(zone.list(id), folio.and_then(|folio| folio.list), "the list of frame {frame}");
     }
-    let emptiest = zone.emptiest_block();
+    let emptiest = zone.pageblocks().emptiest();
     let nr_taken = emptiest.map(|block| {
         assert_eq!(model.memory[block.index() / BLOCK], Memory::Small);
         model.frames[block.index()..][..BLOCK].iter().filter(|at| matches!(at, At::Taken | At::Listed)).count()
     });
     assert_eq!(nr_taken, model.emptiest());
-    assert_eq!(zone.all_folios().collect::<Vec<_>>(), model.owned());
+    assert_eq!(zone.pageblocks().all_folios().collect::<Vec<_>>(), model.owned());
     let mut by_block = Vec::new();
     for block in 0..NR_BLOCKS {
         // The callback runs without the lock, so it may use the zone.
-        zone.folios_in(FrameId::from_index(block * BLOCK), &mut |frame, folio, order| {
+        zone.pageblocks().folios_in(FrameId::from_index(block * BLOCK), &mut |frame, folio, order| {
             assert_eq!(zone.order(frame), Some(order));
             by_block.push((frame, folio, order));
         });
@@ -555,7 +559,7 @@ fn whole_zone_call(zone: &Zone, model: &mut Model, random: &mut Rng) {
                 let heads = model.runs(memory).swap_remove(MAX_ORDER as usize);
                 (model.surplus() > 0 && !heads.is_empty()).then_some(heads)
             });
-            let found = zone.take_surplus();
+            let found = zone.pageblocks().take_surplus();
             assert_eq!(found.is_some(), whole.is_some());
             let Some(frame) = found else { return };
             assert!(whole.unwrap().contains(&frame.get()));
@@ -573,7 +577,7 @@ fn folio_call(zone: &Zone, model: &mut Model, random: &mut Rng) {
         let head = leaving.map(|block| FrameId::from_index(block * BLOCK));
         let whole = || pick(model, random, |folio| folio.order == Order::HUGE).map(|(frame, _)| frame);
         if let Some(frame) = head.or_else(whole) {
-            zone.give_unpopulated(frame);
+            zone.pageblocks().give_unpopulated(frame);
             model.give_unpopulated(frame.get());
         }
         return;
@@ -637,7 +641,7 @@ fn compaction_call(zone: &Zone, model: &mut Model, random: &mut Rng) {
             let (block, enough) = (random.usize(..NR_BLOCKS), 1 + random.usize(..BLOCK));
             let expected = model.isolatable(block);
             let (mut nr_frames, mut last) = (0, None);
-            zone.isolate_in(FrameId::from_index(block * BLOCK), enough, &mut |frame, order| {
+            zone.pageblocks().isolate_in(FrameId::from_index(block * BLOCK), enough, &mut |frame, order| {
                 assert!(nr_frames < enough && Some(frame) > last, "no more than needed, in turn");
                 assert_eq!(expected.get(&frame.get()), Some(&order));
                 model.isolate(frame.get(), order);
@@ -653,7 +657,7 @@ fn compaction_call(zone: &Zone, model: &mut Model, random: &mut Rng) {
             };
             let runs = (0..NR_BLOCKS).flat_map(|block| model.isolatable(block)).filter(fits);
             let expected: Vec<_> = runs.collect();
-            let found = zone.isolate_listed(order(least), order(most), FrameId::from_index(from));
+            let found = zone.pageblocks().isolate_listed(order(least), order(most), FrameId::from_index(from));
             if let Some((frame, order)) = found {
                 assert!(expected.contains(&(frame.get(), order)));
                 model.isolate(frame.get(), order);
@@ -716,7 +720,7 @@ fn the_zone_does_what_the_model_does() {
     let (mut longest, mut nr_from_lists) = ([0; 2], [0; 2]);
     for seed in 0..24 {
         let _seed = Seed(seed);
-        let (zone, mut model, mut random) = (Zone::with_share(NR_BLOCKS, NR_CPUS, 4), Model::new(), seeded::rng(seed));
+        let (zone, mut model, mut random) = (Zone::new(0..NR_BLOCKS, NR_CPUS, 4), Model::new(), seeded::rng(seed));
         zone.set_limit(4 * BLOCK);
         (model.limit, model.largest_limit) = (4 * BLOCK, 4 * BLOCK);
         for step in 0..1500 {

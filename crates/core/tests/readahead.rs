@@ -123,7 +123,7 @@ fn what_is_forgotten_starts_anew() {
     let streams = Streams::new();
     walk(&streams, 1, 0..64, ROOM);
     walk(&streams, 2, 1000..1064, ROOM);
-    streams.forget_thread(1);
+    streams.forget_blocks(ids(0..100));
     assert!(!streams.is_empty());
     streams.forget_blocks(ids(900..1100));
     assert!(streams.is_empty());

@@ -1,4 +1,4 @@
-//! Signal handlers for SIGBUS, SIGSEGV and SIGSYS, in front of the program's own handlers.
+//! Signal handlers for SIGBUS and SIGSYS, in front of the program's own handlers.
 //!
 //! The kernel calls the fault handler with signals blocked, on the alternate stack if the thread has one. It asks the
 //! function given to [`install`]. Faults that this function does not handle go to the *chained* action: the one
@@ -40,7 +40,6 @@ struct Front {
 }
 
 static SIGBUS: Front = Front::new(libc::SIGBUS);
-static SIGSEGV: Front = Front::new(libc::SIGSEGV);
 static SIGSYS: Front = Front::new(libc::SIGSYS);
 
 impl Front {
@@ -90,14 +89,6 @@ pub fn install(function: FaultFunction) -> io::Result<()> {
     SIGBUS.install(function as *mut (), fault_action())
 }
 
-/// The same for SIGSEGV.
-///
-/// # Errors
-/// None that Linux is known to give.
-pub fn install_segv(function: FaultFunction) -> io::Result<()> {
-    SIGSEGV.install(function as *mut (), fault_action())
-}
-
 /// Called for a SIGSYS with the interrupted context, which it may change. Runs in a signal handler with the mask of the
 /// interrupted code, and may be re-entered.
 pub type SyscallFunction = fn(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled;
@@ -129,10 +120,15 @@ fn fault_action() -> Action {
     ours
 }
 
-/// Whether [`install`], [`install_segv`] or [`install_syscall`] has put this crate's handler in front of `signal`.
+/// Whether [`install`] or [`install_syscall`] has put this crate's handler in front of `signal`.
 #[must_use]
 pub fn is_fronted(signal: i32) -> bool {
-    front(signal).is_some_and(|front| !front.function.load(Ordering::Acquire).is_null())
+    let front = match signal {
+        libc::SIGBUS => &SIGBUS,
+        libc::SIGSYS => &SIGSYS,
+        _ => return false,
+    };
+    !front.function.load(Ordering::Acquire).is_null()
 }
 
 /// The action that gets the SIGBUS faults that are not the engine's: the program's own, as it would see it.
@@ -146,11 +142,6 @@ pub fn set_chained_action(action: Action) {
     SIGBUS.chain(action);
 }
 
-/// As [`set_chained_action`], for SIGSEGV.
-pub fn set_chained_segv_action(action: Action) {
-    SIGSEGV.chain(action);
-}
-
 /// As [`chained_action`], for SIGSYS.
 #[must_use]
 pub fn chained_syscall_action() -> Action {
@@ -160,15 +151,6 @@ pub fn chained_syscall_action() -> Action {
 /// As [`set_chained_action`], for SIGSYS.
 pub fn set_chained_syscall_action(action: Action) {
     SIGSYS.chain(action);
-}
-
-fn front(signal: libc::c_int) -> Option<&'static Front> {
-    match signal {
-        libc::SIGBUS => Some(&SIGBUS),
-        libc::SIGSEGV => Some(&SIGSEGV),
-        libc::SIGSYS => Some(&SIGSYS),
-        _ => None,
-    }
 }
 
 type SigactionFn = unsafe extern "C" fn(libc::c_int, *const Action, *mut Action) -> libc::c_int;
@@ -193,10 +175,6 @@ fn set_action(signal: libc::c_int, new: *const Action, old: *mut Action) -> io::
     // `syscall_entry` or one that the program gave.
     crate::check(unsafe { real_sigaction()(signal, new, old) }.into()).map(drop)
 }
-
-/// Reasons for SIGSEGV that the libc crate lacks: nothing mapped, and no permission.
-const SEGV_MAPERR: libc::c_int = 1;
-const SEGV_ACCERR: libc::c_int = 2;
 
 /// The flag that forbids unaligned access. The kernel leaves it to handlers as it was.
 #[cfg(target_arch = "x86_64")]
@@ -224,21 +202,16 @@ pub unsafe fn permit_unaligned(context: *const libc::ucontext_t) {
 #[cfg(not(target_arch = "x86_64"))]
 pub unsafe fn permit_unaligned(_context: *const libc::ucontext_t) {}
 
-/// The handler for SIGBUS and SIGSEGV.
-extern "C" fn entry(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+/// The handler for SIGBUS.
+extern "C" fn entry(_signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives the interrupted context to its handler, which this is.
     unsafe { permit_unaligned(context.cast()) };
     let kept = errno();
-    let Some(front) = front(signal) else { return };
     // SAFETY: the kernel gives a valid siginfo to a handler installed with SA_SIGINFO.
     let code = unsafe { (*info).si_code };
-    let by_access = match signal {
-        libc::SIGBUS => code == libc::BUS_ADRERR,
-        _ => code == SEGV_MAPERR || code == SEGV_ACCERR,
-    };
-    let function = front.function.load(Ordering::Acquire);
+    let function = SIGBUS.function.load(Ordering::Acquire);
     let mut handled = Handled::No;
-    if by_access && !function.is_null() {
+    if code == libc::BUS_ADRERR && !function.is_null() {
         // SAFETY: only `install` stores here, and it stores a `FaultFunction`.
         let function = unsafe { std::mem::transmute::<*mut (), FaultFunction>(function) };
         // SAFETY: the siginfo of a fault has an address.
@@ -248,7 +221,7 @@ extern "C" fn entry(signal: libc::c_int, info: *mut libc::siginfo_t, context: *m
     }
     if handled == Handled::No {
         // SAFETY: what the kernel gave this handler, passed on while it runs.
-        unsafe { pass_on(front, code, info, context) };
+        unsafe { pass_on(&SIGBUS, code, info, context) };
     }
     set_errno(kept);
 }

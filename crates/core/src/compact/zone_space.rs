@@ -3,7 +3,7 @@
 //! A wholly free pageblock counts as free whatever memory it has: the engine makes one with small pages huge again.
 
 use super::space::{Migrated, Mode, Move, Space, Units};
-use crate::frame::{Paused, Zone};
+use crate::frame::{Pageblocks, Paused, Zone};
 use crate::id::{FolioId, FrameId, SpaceBlockId, UnitId};
 use crate::order::Order;
 
@@ -15,8 +15,8 @@ pub trait Mover {
     /// No folio will move to a place that was prepared.
     fn forgo(&self, _place: FrameId, _order: Order) {}
 
-    /// The moves out of a pageblock are over. The implementation frees what is isolated in it ([`Zone::take_emptied`],
-    /// [`Zone::put_back`]).
+    /// The moves out of a pageblock are over. The implementation frees what is isolated in it
+    /// ([`Pageblocks::take_emptied`], [`Zone::put_back`]).
     fn finish(&self, _block: FrameId) {}
 
     /// Moves a folio from `from` to the isolated frames at `to`. Locks the folio's entry ([`Mode::Async`]: gives up if
@@ -33,6 +33,7 @@ pub trait Mover {
 /// from becoming whole, whether it was listed before the run or freed during it.
 pub struct ZoneSpace<'a, M> {
     zone: &'a Zone,
+    pageblocks: Pageblocks<'a>,
     _paused: Paused<'a>,
     mover: &'a M,
     nr_enough: usize,
@@ -42,10 +43,18 @@ pub struct ZoneSpace<'a, M> {
 impl<'a, M: Mover> ZoneSpace<'a, M> {
     /// Compaction of this zone is done when `nr_enough` runs of the wanted order are free.
     pub fn new(zone: &'a Zone, mover: &'a M, nr_enough: usize) -> Self {
-        ZoneSpace { zone, _paused: zone.pause_cpus(), mover, nr_enough, only_calm: false }
+        ZoneSpace {
+            zone,
+            pageblocks: zone.pageblocks(),
+            _paused: zone.pause_cpus(),
+            mover,
+            nr_enough,
+            only_calm: false,
+        }
     }
 
-    /// Empties only [calm](Zone::nr_taken_in_calm) pageblocks, and does not count it as a failure if there is none.
+    /// Empties only [calm](Pageblocks::nr_taken_in_calm) pageblocks, and does not count it as a failure if there is
+    /// none.
     pub fn only_calm(self) -> Self {
         ZoneSpace { only_calm: true, ..self }
     }
@@ -75,7 +84,7 @@ impl<M: Mover> Space for ZoneSpace<'_, M> {
     }
 
     fn nr_blocks(&self) -> usize {
-        self.zone.nr_pageblocks()
+        self.pageblocks.nr_used()
     }
 
     fn has_free(&self, order: Order) -> bool {
@@ -88,19 +97,21 @@ impl<M: Mover> Space for ZoneSpace<'_, M> {
 
     fn occupied(&self, block: SpaceBlockId) -> Option<usize> {
         let block = self.first_frame(block);
-        if self.only_calm { self.zone.nr_taken_in_calm(block) } else { self.zone.nr_taken_in_parts(block) }
+        if self.only_calm { self.pageblocks.nr_taken_in_calm(block) } else { self.pageblocks.nr_taken_in_parts(block) }
     }
 
     fn movable(&self, block: SpaceBlockId, each: &mut dyn FnMut(Units)) {
-        self.zone.folios_in(self.first_frame(block), &mut |frame, _, order| each(self.units(frame, order)));
+        self.pageblocks.folios_in(self.first_frame(block), &mut |frame, _, order| each(self.units(frame, order)));
     }
 
     fn isolate(&self, block: SpaceBlockId, enough: usize, each: &mut dyn FnMut(Units)) -> usize {
-        self.zone.isolate_in(self.first_frame(block), enough, &mut |frame, order| each(self.units(frame, order)))
+        self.pageblocks.isolate_in(self.first_frame(block), enough, &mut |frame, order| each(self.units(frame, order)))
     }
 
     fn isolate_listed(&self, least: Order, most: Order, from: SpaceBlockId) -> Option<Units> {
-        self.zone.isolate_listed(least, most, self.first_frame(from)).map(|(frame, order)| self.units(frame, order))
+        self.pageblocks
+            .isolate_listed(least, most, self.first_frame(from))
+            .map(|(frame, order)| self.units(frame, order))
     }
 
     fn put_back(&self, run: Units) {

@@ -1,4 +1,4 @@
-//! Frame counts and watermarks of a zone.
+//! Frame counts and watermarks of a zone, as a snapshot.
 
 use super::buddy::BLOCK;
 
@@ -41,75 +41,103 @@ pub enum Contiguity {
     Run,
 }
 
-/// Frame counts by state.
-#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+/// Frames of folios by list.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct ListCounts {
+    /// Frames on active lists.
+    pub active: usize,
+    /// Frames on inactive lists.
+    pub inactive: usize,
+    /// Frames in the laundry.
+    pub laundry: usize,
+    /// Frames on clean lists.
+    pub clean: usize,
+}
+
+impl ListCounts {
+    /// Frames on any of the lists.
+    pub fn in_use(&self) -> usize {
+        self.active + self.inactive + self.laundry + self.clean
+    }
+
+    pub(super) fn plus(self, other: ListCounts) -> ListCounts {
+        ListCounts {
+            active: self.active + other.active,
+            inactive: self.inactive + other.inactive,
+            laundry: self.laundry + other.laundry,
+            clean: self.clean + other.clean,
+        }
+    }
+}
+
+/// Frame counts of a zone at one moment, or their sums over all zones.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct ZoneCounts {
     /// Frames that can be taken now if they are contiguous enough, including unpopulated ones under the limit.
     pub free: usize,
-    /// Frames of folios on the clean lists.
-    pub clean: usize,
-    /// Frames of folios on the active lists.
-    pub active: usize,
-    /// Frames of folios on the inactive lists.
-    pub inactive: usize,
-    /// Frames of folios in the laundry.
-    pub laundry: usize,
+    /// Frames of folios by list.
+    pub lists: ListCounts,
+    /// The same of small folios only.
+    pub small: ListCounts,
     /// Frames taken: those of folios on a list, and held ones.
     pub in_use: usize,
     /// Free frames that compaction isolated as targets for moves.
     pub isolated: usize,
     /// Frames that may be in use.
     pub limit: usize,
+    /// Frames in use beyond the limit.
+    pub excess: usize,
     /// Frames that have memory.
     pub populated: usize,
+    /// Populated frames beyond the limit, without those whose memory is being given back.
+    pub surplus: usize,
+    /// Frames of the wholly free pageblocks that are kept for whole folios.
+    pub kept_whole: usize,
+    /// The watermarks for this limit and use.
+    pub watermarks: Watermarks,
 }
 
 impl ZoneCounts {
-    /// Frames in use beyond the limit.
-    pub fn excess(&self) -> usize {
-        self.in_use.saturating_sub(self.limit)
+    /// Frames available without a write: free ones, unpopulated ones under the limit, and clean ones.
+    pub fn available(&self) -> usize {
+        self.free + self.lists.clean
+    }
+
+    /// Frames that background reclaim has to make available: up to this mark, plus the pageblocks kept whole, plus what
+    /// is in use beyond the limit.
+    pub fn shortage(&self, mark: usize) -> usize {
+        let wanted = mark + self.excess + self.kept_whole;
+        // Ask for one frame at least: with very low watermarks an empty zone would otherwise want nothing.
+        wanted.max(usize::from(self.limit > 0)).saturating_sub(self.available())
     }
 
     pub(super) fn plus(self, other: ZoneCounts) -> ZoneCounts {
         ZoneCounts {
             free: self.free + other.free,
-            clean: self.clean + other.clean,
-            active: self.active + other.active,
-            inactive: self.inactive + other.inactive,
-            laundry: self.laundry + other.laundry,
+            lists: self.lists.plus(other.lists),
+            small: self.small.plus(other.small),
             in_use: self.in_use + other.in_use,
             isolated: self.isolated + other.isolated,
             limit: self.limit + other.limit,
+            excess: self.excess + other.excess,
             populated: self.populated + other.populated,
+            surplus: self.surplus + other.surplus,
+            kept_whole: self.kept_whole + other.kept_whole,
+            watermarks: self.watermarks.plus(other.watermarks),
         }
     }
 }
 
-/// Frame counts of one class by list.
-#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
-pub struct ClassCounts {
-    /// Frames on its active list.
-    pub active: usize,
-    /// Frames on its inactive list.
-    pub inactive: usize,
-    /// Frames in its laundry.
-    pub laundry: usize,
-    /// Frames on its clean list.
-    pub clean: usize,
-}
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
 
-impl ClassCounts {
-    /// Frames on any of its lists.
-    pub fn in_use(&self) -> usize {
-        self.active + self.inactive + self.laundry + self.clean
-    }
-
-    pub(super) fn plus(self, other: ClassCounts) -> ClassCounts {
-        ClassCounts {
-            active: self.active + other.active,
-            inactive: self.inactive + other.inactive,
-            laundry: self.laundry + other.laundry,
-            clean: self.clean + other.clean,
-        }
+    #[test]
+    fn watermarks_are_whole_pageblocks_under_half() {
+        let of = |nr| Watermarks::for_pageblocks(nr);
+        assert_eq!(of(1024), Watermarks { min: 16 * BLOCK, low: 64 * BLOCK, high: 128 * BLOCK });
+        assert_eq!(of(32), Watermarks { min: 2 * BLOCK, low: 4 * BLOCK, high: 6 * BLOCK });
+        assert_eq!(of(3), Watermarks { min: BLOCK, low: BLOCK, high: BLOCK });
+        assert_eq!(of(0), Watermarks { min: 0, low: 0, high: 0 });
     }
 }

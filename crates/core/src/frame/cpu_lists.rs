@@ -209,13 +209,14 @@ mod tests {
     use super::*;
     use crate::frame::Memory;
     use crate::frame::buddy::BLOCK;
+    use crate::frame::percpu::SHARE;
     use crate::frame::{List, Zone, ZoneCounts};
     use crate::id::FolioId;
 
     const CPUS: [CpuId; 2] = [CpuId::new(0), CpuId::new(1)];
 
     fn zone(nr_blocks: usize) -> Zone {
-        let zone = Zone::with_cpus(nr_blocks, CPUS.len());
+        let zone = Zone::new(0..nr_blocks, CPUS.len(), SHARE);
         zone.set_limit(nr_blocks * BLOCK);
         zone
     }
@@ -287,7 +288,7 @@ mod tests {
         assert_eq!((whole.len(), nr_listed(&zone)[0][0]), (1023, 0), "the last one drained the lists");
         frames.into_iter().for_each(|frame| zone.give_on(CPUS[0], frame));
         let ZoneCounts { free, in_use, .. } = zone.counts();
-        assert_eq!((nr_listed(&zone)[0][0], free, in_use, zone.available()), (2, BLOCK, 1023 * BLOCK, BLOCK));
+        assert_eq!((nr_listed(&zone)[0][0], free, in_use, zone.counts().available()), (2, BLOCK, 1023 * BLOCK, BLOCK));
         assert_eq!(zone.take(Order::HUGE, 0).map(|taken| taken.memory), Some(Memory::Small));
         assert_eq!(nr_listed(&zone)[0][0], 0);
     }

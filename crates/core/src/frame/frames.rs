@@ -1,8 +1,8 @@
 //! What a zone's mutex guards: the records of its frames, the free runs, and the lists of taken folios.
 
 use super::buddy::{BLOCK, Buddy, Memory, PageblockId, Taken};
-use super::counts::ZoneCounts;
-use super::lists::{FrameState, List, Lists, Record, Records};
+use super::counts::{ListCounts, Watermarks, ZoneCounts};
+use super::lists::{FrameState, List, Lists, Record, Records, Size};
 use crate::id::{FolioId, FrameId};
 use crate::order::Order;
 use crate::packed::Packed;
@@ -16,7 +16,7 @@ pub(super) struct Frames {
     pub limit: usize,
     /// Wholly free pageblocks that small folios may not break.
     pub kept_whole: usize,
-    /// Index of the pageblock where `Zone::emptiest_block` continues.
+    /// Index of the pageblock where `Pageblocks::emptiest` continues.
     pub cursor: usize,
 }
 
@@ -76,6 +76,13 @@ impl Frames {
         record.owner = Packed::new(folio.get());
     }
 
+    /// Moves a taken folio, which has an owner, to the head of a list.
+    pub(super) fn move_to(&mut self, frame: FrameId, list: List) {
+        self.records.taken(frame);
+        self.lists.remove(&mut self.records, frame.get());
+        self.lists.insert(&mut self.records, frame.get(), list);
+    }
+
     /// Takes a taken folio off its list and clears its owner.
     pub(super) fn disown(&mut self, frame: FrameId) {
         self.records.taken(frame).owner = Packed::NONE;
@@ -90,16 +97,28 @@ impl Frames {
     }
 
     pub(super) fn counts(&self, nr_listed: usize) -> ZoneCounts {
+        let frames_on = |size, list| self.lists.of(size, list).nr_frames;
+        let [whole, small] = Size::ALL.map(|size| ListCounts {
+            active: frames_on(size, List::Active),
+            inactive: frames_on(size, List::Inactive),
+            laundry: frames_on(size, List::Laundry),
+            clean: frames_on(size, List::Clean),
+        });
+        let in_use = self.buddy.taken.saturating_sub(nr_listed);
+        // Small folios are taken a few frames at a time, and a reserve is RAM that the program does not have.
+        let needs_little = small.in_use().min(self.limit) * 7 / 8;
         ZoneCounts {
             free: self.free_with(nr_listed),
-            clean: self.lists.nr_frames(List::Clean),
-            active: self.lists.nr_frames(List::Active),
-            inactive: self.lists.nr_frames(List::Inactive),
-            laundry: self.lists.nr_frames(List::Laundry),
-            in_use: self.buddy.taken.saturating_sub(nr_listed),
+            lists: whole.plus(small),
+            small,
+            in_use,
             isolated: self.buddy.isolated,
             limit: self.limit,
+            excess: in_use.saturating_sub(self.limit),
             populated: self.buddy.populated(),
+            surplus: self.surplus(),
+            kept_whole: self.kept_whole * BLOCK,
+            watermarks: Watermarks::for_pageblocks((self.limit - needs_little) / BLOCK),
         }
     }
 }

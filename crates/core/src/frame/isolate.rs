@@ -11,11 +11,12 @@
 use super::buddy::{BLOCK, Block, Buddy, Memory, PageblockId, Taken, order_of};
 use super::frames::Frames;
 use super::lists::{FrameState, Records};
+use super::pageblocks::Pageblocks;
 use super::zone::Zone;
 use crate::id::FrameId;
 use crate::order::{MAX_ORDER, Order};
 
-/// Runs of each order that one call of [`Zone::isolate_listed`] examines.
+/// Runs of each order that one call of [`Pageblocks::isolate_listed`] examines.
 const SCAN_LIMIT: usize = 32;
 
 /// Free runs of a partly taken pageblock: no two of them are buddies.
@@ -113,38 +114,11 @@ impl Buddy {
     }
 }
 
-impl Zone {
-    /// Pageblocks that were used at least once; all others are free and without memory.
-    pub fn nr_pageblocks(&self) -> usize {
-        self.lock().buddy.blocks.len()
-    }
-
-    /// How many frames of a pageblock are taken by smaller folios; `None` when there are none.
-    pub fn nr_taken_in_parts(&self, block: FrameId) -> Option<usize> {
-        let frames = self.lock();
-        let in_parts = frames.records.get(block)?.order < Order::HUGE;
-        in_parts.then(|| usize::from(frames.buddy.block(block.get()).nr_taken)).filter(|&nr| nr > 0)
-    }
-
-    /// The same for a pageblock that is worth emptying while frames are being freed: at most half of it is taken, and
-    /// nothing of it was freed since the tick before the last ([`Zone::tick`]).
-    pub fn nr_taken_in_calm(&self, block: FrameId) -> Option<usize> {
-        let nr_taken = self.nr_taken_in_parts(block)?;
-        let frames = self.lock();
-        let since = frames.buddy.now.wrapping_sub(frames.buddy.block(block.get()).given_at);
-        (nr_taken <= BLOCK / 2 && since > 1).then_some(nr_taken)
-    }
-
-    /// Advances the clock of [`Zone::nr_taken_in_calm`].
-    pub fn tick(&self) {
-        let frames = &mut *self.lock();
-        frames.buddy.now = frames.buddy.now.wrapping_add(1);
-    }
-
+impl Pageblocks<'_> {
     /// Isolates free runs of a partly used pageblock with small pages, from its first frame on, until they have
     /// `enough` frames together, and calls `each` with them. Skips runs that the limit does not permit. Returns how
     /// many frames it examined. No lock is held during the calls; the copy of the runs takes 2 KiB of stack.
-    pub fn isolate_in(&self, block: FrameId, enough: usize, each: &mut dyn FnMut(FrameId, Order)) -> usize {
+    pub fn isolate_in(self, block: FrameId, enough: usize, each: &mut dyn FnMut(FrameId, Order)) -> usize {
         assert!(block.index().is_multiple_of(BLOCK), "{block:?} is not the first frame of a pageblock");
         let mut found = [(0, Order::PAGE); MAX_RUNS];
         let (mut nr_runs, mut nr_frames, mut at) = (0, 0, block.get());
@@ -169,16 +143,9 @@ impl Zone {
         (at - block.get()) as usize
     }
 
-    /// Takes a wholly free pageblock with small pages, for the caller to make it huge and free it.
-    pub fn take_divided(&self) -> Option<Taken> {
-        let frames = &mut *self.lock();
-        let room = frames.limit.saturating_sub(frames.buddy.taken + frames.buddy.isolated) >= BLOCK;
-        if room { frames.buddy.take_whole(&mut frames.records, &[Memory::Small]) } else { None }
-    }
-
     /// Isolates a free run at or after `from`, of an order from `least` to `most`, in a partly used pageblock with
     /// small pages: the smallest that it finds among the first 32 runs of each order.
-    pub fn isolate_listed(&self, least: Order, most: Order, from: FrameId) -> Option<(FrameId, Order)> {
+    pub fn isolate_listed(self, least: Order, most: Order, from: FrameId) -> Option<(FrameId, Order)> {
         let frames = &mut *self.lock();
         for k in least.exponent()..=most.exponent().min(MAX_ORDER - 1) {
             if !frames.may_isolate(order_of(k)) {
@@ -196,24 +163,8 @@ impl Zone {
         None
     }
 
-    /// Frees isolated frames: a run, or an aligned part of one. Merges them with their free buddies.
-    pub fn put_back(&self, frame: FrameId, order: Order) {
-        let frames = &mut *self.lock();
-        frames.buddy.separate(&mut frames.records, frame.get(), order);
-        frames.buddy.isolated -= order.nr_pages();
-        frames.buddy.join(&mut frames.records, frame.get(), order);
-    }
-
-    /// Isolates the frames that a folio has moved out of. The caller holds them, without owner.
-    pub fn isolate_left(&self, from: FrameId) {
-        let frames = &mut *self.lock();
-        self.claim(from);
-        frames.disown(from);
-        frames.buddy.isolate_held(&mut frames.records, from.get());
-    }
-
     /// The first isolated run of a pageblock.
-    pub fn isolated_in(&self, block: FrameId) -> Option<(FrameId, Order)> {
+    pub fn isolated_in(self, block: FrameId) -> Option<(FrameId, Order)> {
         let frames = self.lock();
         let (mut at, end) = (block.get(), block.get() + BLOCK as u32);
         while at < end {
@@ -228,7 +179,7 @@ impl Zone {
 
     /// Takes a whole pageblock of which everything is free or isolated by the caller. It counts as [`Memory::Huge`]
     /// from now on.
-    pub fn take_emptied(&self, block: FrameId) -> Option<Taken> {
+    pub fn take_emptied(self, block: FrameId) -> Option<Taken> {
         let frames = &mut *self.lock();
         let Block { memory, nr_taken, .. } = *frames.buddy.find(block)?;
         let nr_isolated = frames.isolated_of(block.get());
@@ -241,12 +192,28 @@ impl Zone {
         frames.buddy.gather(&mut frames.records, block.get());
         Some(Taken { frame: block, order: Order::HUGE, memory })
     }
+}
+
+impl Zone {
+    /// Frees isolated frames: a run, or an aligned part of one. Merges them with their free buddies.
+    pub fn put_back(&self, frame: FrameId, order: Order) {
+        let frames = &mut *self.lock();
+        frames.buddy.separate(&mut frames.records, frame.get(), order);
+        frames.buddy.isolated -= order.nr_pages();
+        frames.buddy.join(&mut frames.records, frame.get(), order);
+    }
+
+    /// Isolates the frames that a folio has moved out of. The caller holds them, without owner.
+    pub fn isolate_left(&self, from: FrameId) {
+        let frames = &mut *self.claim(from);
+        frames.disown(from);
+        frames.buddy.isolate_held(&mut frames.records, from.get());
+    }
 
     /// Moves a folio: `to`, the start of as many isolated frames as the folio has, takes the owner of `from` and its
     /// place on its list, if any. The caller then holds `from`, without owner.
     pub fn occupy(&self, to: FrameId, from: FrameId) {
-        let frames = &mut *self.lock();
-        self.claim(from);
+        let frames = &mut *self.claim(from);
         let order = frames.records.taken(from).order;
         let records = &mut frames.records;
         frames.buddy.separate(records, to.get(), order);
@@ -268,7 +235,7 @@ mod tests {
 
     /// A zone of one pageblock, taken for a folio of this order.
     fn zone(k: u8) -> (Zone, FrameId) {
-        let zone = Zone::new(1);
+        let zone = Zone::new(0..1, 0, 1);
         zone.set_limit(BLOCK);
         let frame = zone.take(order(k), 0).unwrap().frame;
         (zone, frame)
@@ -276,7 +243,8 @@ mod tests {
 
     fn isolate(zone: &Zone, enough: usize) -> Vec<(u32, u8)> {
         let mut found = Vec::new();
-        zone.isolate_in(FrameId::new(0), enough, &mut |frame, order| found.push((frame.get(), order.exponent())));
+        zone.pageblocks()
+            .isolate_in(FrameId::new(0), enough, &mut |frame, order| found.push((frame.get(), order.exponent())));
         zone.verify();
         found
     }
@@ -288,10 +256,10 @@ mod tests {
         assert_eq!(isolate(&zone, 65), [(64, 6), (128, 7)]);
         let counts = zone.counts();
         assert_eq!((counts.in_use, counts.isolated, counts.free, counts.populated), (64, 192, 256, BLOCK));
-        assert_eq!((zone.free_runs(order(6)), zone.available()), (1, 256));
+        assert_eq!((zone.free_runs(order(6)), zone.counts().available()), (1, 256));
         // A pageblock of only free and isolated frames gives no more of them, and is whole once they are back.
         zone.give(frame);
-        assert_eq!((isolate(&zone, BLOCK), zone.nr_taken_in_parts(frame)), (vec![], None));
+        assert_eq!((isolate(&zone, BLOCK), zone.pageblocks().nr_taken_in_parts(frame)), (vec![], None));
         zone.put_back(FrameId::new(128), order(7));
         zone.put_back(FrameId::new(64), order(6));
         zone.verify();
@@ -301,12 +269,15 @@ mod tests {
     #[test]
     fn a_whole_pageblock_is_left_alone() {
         let (zone, frame) = zone(9);
-        assert_eq!((isolate(&zone, BLOCK), zone.nr_taken_in_parts(frame)), (vec![], None));
+        assert_eq!((isolate(&zone, BLOCK), zone.pageblocks().nr_taken_in_parts(frame)), (vec![], None));
         zone.split(frame, order(8));
         zone.give(frame);
-        assert_eq!(zone.nr_taken_in_parts(frame), Some(256));
+        assert_eq!(zone.pageblocks().nr_taken_in_parts(frame), Some(256));
         zone.give(FrameId::new(256));
-        assert_eq!((isolate(&zone, BLOCK), zone.isolate_listed(order(0), Order::HUGE, frame)), (vec![], None));
+        assert_eq!(
+            (isolate(&zone, BLOCK), zone.pageblocks().isolate_listed(order(0), Order::HUGE, frame)),
+            (vec![], None)
+        );
     }
 
     #[test]
@@ -315,7 +286,10 @@ mod tests {
         zone.carve(frame, order(4));
         zone.set_owner(frame, FolioId::new(64));
         zone.insert(frame, List::Laundry);
-        assert_eq!(zone.isolate_listed(order(5), order(7), FrameId::new(64)), Some((FrameId::new(64), order(6))));
+        assert_eq!(
+            zone.pageblocks().isolate_listed(order(5), order(7), FrameId::new(64)),
+            Some((FrameId::new(64), order(6)))
+        );
         zone.occupy(FrameId::new(96), frame);
         zone.verify();
         assert_eq!(
@@ -334,15 +308,15 @@ mod tests {
     fn a_pageblock_is_calm_when_nothing_was_given_back_for_a_while() {
         let (zone, frame) = zone(9);
         zone.split(frame, order(7));
-        let calm = || zone.nr_taken_in_calm(frame);
-        (0..4).for_each(|_| zone.tick());
+        let calm = || zone.pageblocks().nr_taken_in_calm(frame);
+        (0..4).for_each(|_| zone.pageblocks().tick());
         assert_eq!(calm(), None, "more than half of it is taken");
         zone.give(FrameId::new(128));
         zone.give(FrameId::new(256));
         assert_eq!(calm(), None);
-        zone.tick();
+        zone.pageblocks().tick();
         assert_eq!(calm(), None, "given back in the last tick");
-        zone.tick();
+        zone.pageblocks().tick();
         assert_eq!(calm(), Some(256));
         zone.take(order(2), 0).unwrap();
         assert_eq!(calm(), None);
@@ -353,23 +327,23 @@ mod tests {
         let (zone, frame) = zone(6);
         zone.carve(frame, order(6));
         assert_eq!(isolate(&zone, 65), [(64, 6), (128, 7)]);
-        assert_eq!(zone.take_emptied(frame), None, "a folio is in it");
+        assert_eq!(zone.pageblocks().take_emptied(frame), None, "a folio is in it");
         zone.isolate_left(frame);
         zone.verify();
         assert_eq!((zone.counts().in_use, zone.counts().isolated), (0, 256));
-        assert_eq!(zone.isolated_in(frame), Some((frame, order(6))));
-        let taken = zone.take_emptied(frame).unwrap();
+        assert_eq!(zone.pageblocks().isolated_in(frame), Some((frame, order(6))));
+        let taken = zone.pageblocks().take_emptied(frame).unwrap();
         zone.verify();
         assert_eq!((taken.memory, taken.order, zone.counts().in_use), (Memory::Small, Order::HUGE, BLOCK));
-        assert_eq!((zone.counts().isolated, zone.isolated_in(frame)), (0, None));
-        zone.give_unpopulated(frame);
+        assert_eq!((zone.counts().isolated, zone.pageblocks().isolated_in(frame)), (0, None));
+        zone.pageblocks().give_unpopulated(frame);
         assert_eq!((zone.counts().populated, zone.memory(frame)), (0, Memory::Absent));
         zone.verify();
     }
 
     #[test]
     fn a_pageblock_whose_memory_is_being_given_back_is_not_taken() {
-        let zone = Zone::new(2);
+        let zone = Zone::new(0..2, 0, 1);
         zone.set_limit(2 * BLOCK);
         let [frame, other] = [(); 2].map(|()| zone.take(Order::HUGE, 0).unwrap().frame);
         zone.carve(frame, order(6));
@@ -377,11 +351,11 @@ mod tests {
         // Compaction wanted to empty it, but all its folios were freed: nothing of it is isolated.
         zone.give(frame);
         zone.set_limit(BLOCK);
-        assert_eq!(zone.take_surplus(), Some(frame));
-        assert_eq!((zone.take_emptied(frame), zone.isolated_in(frame)), (None, None));
-        zone.give_unpopulated(frame);
+        assert_eq!(zone.pageblocks().take_surplus(), Some(frame));
+        assert_eq!((zone.pageblocks().take_emptied(frame), zone.pageblocks().isolated_in(frame)), (None, None));
+        zone.pageblocks().give_unpopulated(frame);
         zone.verify();
-        assert_eq!(zone.take_emptied(frame), None, "it has none");
+        assert_eq!(zone.pageblocks().take_emptied(frame), None, "it has none");
     }
 
     #[test]

@@ -281,17 +281,6 @@ impl Lists {
         &mut self.classes[Size::of(order) as usize][list as usize]
     }
 
-    /// Frames of both classes on a list.
-    pub(super) fn nr_frames(&self, list: List) -> usize {
-        Size::ALL.map(|size| self.of(size, list).nr_frames).iter().sum()
-    }
-
-    /// Frames of small folios on any list.
-    pub(super) fn nr_small_frames(&self) -> usize {
-        let lists = [List::Active, List::Inactive, List::Laundry, List::Clean];
-        lists.map(|list| self.of(Size::Small, list).nr_frames).iter().sum()
-    }
-
     /// Puts a held folio at the head of a list.
     pub(super) fn insert(&mut self, records: &mut Records, frame: u32, list: List) {
         let Record { order, owner, .. } = records[frame];
@@ -428,6 +417,10 @@ mod tests {
         found
     }
 
+    fn nr_frames(lists: &Lists, list: List) -> usize {
+        Size::ALL.map(|size| lists.of(size, list).nr_frames).iter().sum()
+    }
+
     #[test]
     fn the_tail_is_the_oldest_and_ages_count_frames() {
         let (mut records, mut lists) = (held(8), Lists::new());
@@ -440,7 +433,7 @@ mod tests {
         assert_eq!((oldest.folio, oldest.age), (FolioId::new(7), 2));
         assert_eq!(lists.remove(&mut records, 3), Some(List::Active));
         assert_eq!(lists.remove(&mut records, 3), None);
-        assert_eq!(lists.nr_frames(List::Active), 3);
+        assert_eq!(nr_frames(&lists, List::Active), 3);
         assert_eq!(lists.oldest(&records, Size::Whole, List::Active), None);
     }
 
@@ -466,7 +459,7 @@ mod tests {
             assert_eq!(from_tail(&lists, &records, Size::Small, List::Inactive), expected);
             assert_eq!((records[5].owner, records[5].stamp, records[at].owner), (owner_of(at), stamp, Packed::NONE));
             assert_eq!((records[at].place, lists.remove(&mut records, 5)), (FrameState::Held, Some(List::Inactive)));
-            assert_eq!(lists.nr_frames(List::Inactive), 2);
+            assert_eq!(nr_frames(&lists, List::Inactive), 2);
         }
     }
 
@@ -490,7 +483,7 @@ mod tests {
         lists.split(&mut records, 4, order(1));
         lists.split(&mut records, 4, order(0));
         assert_eq!(from_tail(&lists, &records, Size::Small, List::Laundry), [0, 4, 5, 6, 8]);
-        assert_eq!(lists.nr_frames(List::Laundry), 6);
+        assert_eq!(nr_frames(&lists, List::Laundry), 6);
         assert_eq!((records[5].owner, records[6].owner), (owner_of(5), owner_of(6)));
         assert_eq!(records[5].stamp, records[4].stamp);
     }

@@ -9,7 +9,7 @@
 //! - *active*, *inactive* (mapped), *laundry*, *clean* (on standby): taken, on that list of its class ([`Size`]);
 //! - *listed*: kept by a CPU for its next take. The buddy sees it as held; no other zone call may name it;
 //! - *isolated*: a free run, or a part of one, that compaction took out: neither free nor taken;
-//! - *leaving*: a whole pageblock from [`Zone::take_surplus`] whose memory is on its way back to the kernel.
+//! - *leaving*: a whole pageblock from [`Pageblocks::take_surplus`] whose memory is on its way back to the kernel.
 
 mod buddy;
 mod counts;
@@ -17,6 +17,7 @@ mod cpu_lists;
 mod frames;
 mod isolate;
 mod lists;
+mod pageblocks;
 mod percpu;
 mod shortage;
 mod verify;
@@ -24,9 +25,10 @@ mod zone;
 mod zones;
 
 pub use buddy::{Memory, Taken};
-pub use counts::{ClassCounts, Contiguity, Watermarks, ZoneCounts};
+pub use counts::{Contiguity, ListCounts, Watermarks, ZoneCounts};
 pub use cpu_lists::Paused;
 pub use lists::{List, Oldest, Size};
+pub use pageblocks::Pageblocks;
 pub use shortage::{Miss, Shortage};
 pub use zone::Zone;
 pub use zones::Zones;

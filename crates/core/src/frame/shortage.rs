@@ -6,7 +6,6 @@
 use std::time::{Duration, Instant};
 
 use super::counts::Contiguity;
-use super::lists::Size;
 use super::zones::Zones;
 use crate::order::Order;
 
@@ -83,12 +82,15 @@ impl Shortage {
     /// Whether there are enough frames for the folio, but not contiguous ones. `contiguity` is a snapshot of one
     /// moment. More frames may have been freed since this thread got none, which is no reason to split a folio.
     fn are_scattered(&self, zones: &Zones, contiguity: Contiguity) -> bool {
-        let wanted = || zones.watermarks().low.max(self.order.nr_pages());
+        if self.order == Order::PAGE {
+            return false;
+        }
+        let counts = zones.counts();
+        let wanted = counts.watermarks.low.max(self.order.nr_pages());
         match contiguity {
-            _ if self.order == Order::PAGE => false,
-            Contiguity::Pieces => zones.available() >= wanted(),
+            Contiguity::Pieces => counts.available() >= wanted,
             // Frames of small clean folios are scattered too.
-            Contiguity::Few => self.order == Order::HUGE && zones.class_counts(Size::Small).clean >= wanted(),
+            Contiguity::Few => self.order == Order::HUGE && counts.small.clean >= wanted,
             Contiguity::Run => false,
         }
     }

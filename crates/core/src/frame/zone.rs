@@ -9,19 +9,17 @@
 //! need; [`Zone::split`], the walks and the first take of a pageblock for at most 512 records. Only [`Zone::new`] and
 //! [`Zone::set_limit`] allocate, because fault handlers call the rest from a signal handler.
 
-use super::buddy::{BLOCK, Buddy, Memory, PageblockId, Taken};
-use super::counts::{ClassCounts, Contiguity, Watermarks, ZoneCounts};
+use super::buddy::{BLOCK, Buddy, Memory, Taken};
+use super::counts::{Contiguity, ZoneCounts};
 use super::cpu_lists::{CpuLists, Paused};
 use super::frames::Frames;
 use super::lists::{FrameState, List, Lists, Oldest, Record, Records, Size};
-use super::percpu::SHARE;
+use super::pageblocks::Pageblocks;
+use super::verify::verify;
 use crate::id::{CpuId, FolioId, FrameId};
 use crate::order::Order;
-use crate::packed::Packed;
 use crate::sync::{Mark, Mutex, MutexGuard, lock};
-
-/// Pageblocks that one call of [`Zone::emptiest_block`] examines.
-const SCAN_LIMIT: usize = 64;
+use std::ops::Range;
 
 /// The frames of one NUMA node.
 pub struct Zone {
@@ -34,29 +32,15 @@ impl Zone {
     /// Bytes of metadata per frame.
     pub const RECORD_BYTES: usize = size_of::<Record>() + size_of::<Mark>();
 
-    /// A zone without per-CPU lists.
-    pub fn new(nr_pageblocks_max: usize) -> Self {
-        Zone::with_cpus(nr_pageblocks_max, 0)
-    }
-
-    /// A zone that can grow to `nr_pageblocks_max` pageblocks, with lists for `nr_cpus` CPUs (CPUs beyond that share
-    /// them). The limit is 0 until [`Zone::set_limit`]. Reserves 20 bytes per frame of address space; the kernel backs
-    /// it only as pageblocks are taken for the first time.
-    pub fn with_cpus(nr_pageblocks_max: usize, nr_cpus: usize) -> Self {
-        Zone::with_share(nr_pageblocks_max, nr_cpus, SHARE)
-    }
-
-    /// The same with CPU lists that hold at most 1/`share` of the limit; tests use it to give a small zone lists.
-    pub fn with_share(nr_pageblocks_max: usize, nr_cpus: usize, share: usize) -> Self {
-        Zone::beginning_at(0, nr_pageblocks_max, nr_cpus, share)
-    }
-
-    /// The same for a zone whose first frame is that of pageblock `first_pageblock`.
-    pub fn beginning_at(first_pageblock: usize, nr_pageblocks_max: usize, nr_cpus: usize, share: usize) -> Self {
-        let first = u32::try_from(first_pageblock * BLOCK).expect("the number of a frame fits 32 bits");
-        let nr_frames = nr_pageblocks_max.checked_mul(BLOCK).expect("the number of a frame fits 32 bits");
+    /// A zone that can grow to these pageblocks, numbered across all zones, with lists for `nr_cpus` CPUs (CPUs beyond
+    /// that share them; 0: no lists) that hold at most 1/`share` of the limit together. The limit is 0 until
+    /// [`Zone::set_limit`]. Reserves 20 bytes per frame of address space; the kernel backs it only as pageblocks are
+    /// taken for the first time.
+    pub fn new(pageblocks: Range<usize>, nr_cpus: usize, share: usize) -> Self {
+        let first = u32::try_from(pageblocks.start * BLOCK).expect("the number of a frame fits 32 bits");
+        let nr_frames = pageblocks.len().checked_mul(BLOCK).expect("the number of a frame fits 32 bits");
         let records = Records::beginning_at(first, nr_frames);
-        let buddy = Buddy::new(first, nr_pageblocks_max);
+        let buddy = Buddy::new(first, pageblocks.len());
         let frames = Frames { records, buddy, lists: Lists::new(), limit: 0, kept_whole: 0, cursor: 0 };
         Zone {
             first: FrameId::new(first),
@@ -70,14 +54,14 @@ impl Zone {
         self.first
     }
 
-    /// Frames that the zone can ever have.
-    pub fn nr_frames_max(&self) -> usize {
-        self.lock().buddy.nr_blocks_max * BLOCK
+    /// Its pageblocks.
+    pub fn pageblocks(&self) -> Pageblocks<'_> {
+        Pageblocks::of(&self.frames)
     }
 
     /// Sets how many frames may be in use (the budget), rounded down to whole pageblocks. While more are in use,
-    /// nothing is taken until enough is freed; [`Zone::take_surplus`] then finds the pageblocks whose memory has to go.
-    /// Panics if the limit is above what the zone can ever have.
+    /// nothing is taken until enough is freed; [`Pageblocks::take_surplus`] then finds the pageblocks whose memory has
+    /// to go. Panics if the limit is above what the zone can ever have.
     pub fn set_limit(&self, nr_frames: usize) {
         let (nr_blocks, nr_blocks_max) = (nr_frames / BLOCK, self.lock().buddy.nr_blocks_max);
         assert!(nr_blocks <= nr_blocks_max, "the zone has {nr_blocks_max} pageblocks");
@@ -89,11 +73,6 @@ impl Zone {
     /// Sets how many wholly free pageblocks are kept for whole folios: small folios do not break them.
     pub fn keep_whole(&self, nr_pageblocks: usize) {
         self.lock().kept_whole = nr_pageblocks;
-    }
-
-    /// How many wholly free pageblocks are kept for whole folios.
-    pub fn kept_whole(&self) -> usize {
-        self.lock().kept_whole
     }
 
     /// Takes 2^order frames if at least `reserve` free frames remain, the most recently freed first. The frames are
@@ -143,8 +122,7 @@ impl Zone {
     /// Frees a taken folio's frames, which have memory, and clears its owner. The folio may be on a list. Merges the
     /// frames with free buddies at once.
     pub fn give(&self, frame: FrameId) {
-        let frames = &mut *self.lock();
-        self.claim(frame);
+        let frames = &mut *self.claim(frame);
         frames.disown(frame);
         frames.buddy.give(&mut frames.records, frame.get());
     }
@@ -172,47 +150,11 @@ impl Zone {
         self.cpus.listed_on(cpu, order)
     }
 
-    /// Frees a pageblock without memory: a taken one, or one from [`Zone::take_surplus`]. Whole pageblocks only.
-    pub fn give_unpopulated(&self, frame: FrameId) {
-        let frames = &mut *self.lock();
-        if frames.records[frame.get()].place != FrameState::Leaving {
-            frames.disown(frame);
-        }
-        frames.buddy.give_absent(&mut frames.records, frame.get());
-    }
-
-    /// Takes a pageblock without memory if the limit permits populating it. The caller gives it a huge page and frees
-    /// it. It counts as [`Memory::Huge`].
-    pub fn take_absent(&self) -> Option<FrameId> {
-        let frames = &mut *self.lock();
-        if frames.absent() < BLOCK {
-            return None;
-        }
-        frames.buddy.take_whole(&mut frames.records, &[Memory::Absent]).map(|taken| taken.frame)
-    }
-
-    /// Populated frames beyond the limit, without those whose memory is being given back.
-    pub fn surplus(&self) -> usize {
-        self.lock().surplus()
-    }
-
-    /// Takes a wholly free pageblock beyond the limit, one with small pages before one with a huge page. The caller
-    /// gives its memory back to the kernel and then calls [`Zone::give_unpopulated`]. `None` when nothing is beyond the
-    /// limit or no pageblock is wholly free.
-    pub fn take_surplus(&self) -> Option<FrameId> {
-        let frames = &mut *self.lock();
-        if frames.surplus() == 0 {
-            return None;
-        }
-        frames.buddy.take_coldest(&mut frames.records).map(FrameId::new)
-    }
-
     /// Splits a taken folio into folios of `order`, each owned by the folio at its offset. They are held if the folio
     /// was held. Otherwise they go on the same list: in its place, or, on the lists of the other class, at the tail if
     /// they are the oldest there and else at the head. The pageblock counts as [`Memory::Small`].
     pub fn split(&self, frame: FrameId, order: Order) {
-        let frames = &mut *self.lock();
-        self.claim(frame);
+        let frames = &mut *self.claim(frame);
         frames.records.taken(frame);
         frames.lists.split(&mut frames.records, frame.get(), order);
         frames.buddy.divide(frame.get());
@@ -220,9 +162,7 @@ impl Zone {
 
     /// Sets the folio that occupies taken frames.
     pub fn set_owner(&self, frame: FrameId, folio: FolioId) {
-        let mut frames = self.lock();
-        self.claim(frame);
-        frames.set_owner(frame, folio);
+        self.claim(frame).set_owner(frame, folio);
     }
 
     /// The folio whose first frame this is; `None` when the frame is free or has no owner yet.
@@ -233,8 +173,7 @@ impl Zone {
 
     /// Takes frames off their list and clears their owner. The caller then holds them, with their memory.
     pub fn disown(&self, frame: FrameId) {
-        let frames = &mut *self.lock();
-        self.claim(frame);
+        let frames = &mut *self.claim(frame);
         frames.disown(frame);
     }
 
@@ -248,19 +187,14 @@ impl Zone {
 
     /// Moves a taken folio, which has an owner, to the head of a list: it is reclaimed last from there.
     pub fn insert(&self, frame: FrameId, list: List) {
-        let frames = &mut *self.lock();
-        frames.records.taken(frame);
-        frames.lists.remove(&mut frames.records, frame.get());
-        frames.lists.insert(&mut frames.records, frame.get(), list);
+        self.lock().move_to(frame, list);
     }
 
     /// The same for a folio that may not own the frames yet.
     pub fn insert_for(&self, folio: FolioId, frame: FrameId, list: List) {
-        let frames = &mut *self.lock();
-        self.claim(frame);
+        let frames = &mut *self.claim(frame);
         frames.set_owner(frame, folio);
-        frames.lists.remove(&mut frames.records, frame.get());
-        frames.lists.insert(&mut frames.records, frame.get(), list);
+        frames.move_to(frame, list);
     }
 
     /// Moves a taken folio, which has an owner, to the tail of a list: it is reclaimed next from there. Its age becomes
@@ -288,8 +222,7 @@ impl Zone {
     pub fn rotate(&self, frame: FrameId, list: List) {
         let frames = &mut *self.lock();
         if frames.records[frame.get()].place.list() == Some(list) {
-            frames.lists.remove(&mut frames.records, frame.get());
-            frames.lists.insert(&mut frames.records, frame.get(), list);
+            frames.move_to(frame, list);
         }
     }
 
@@ -313,33 +246,10 @@ impl Zone {
         }
     }
 
-    /// Frame counts by state.
+    /// Frame counts by state, and what follows from them, as a snapshot under one lock.
     pub fn counts(&self) -> ZoneCounts {
         let frames = self.lock();
         frames.counts(self.cpus.nr_frames())
-    }
-
-    /// Frame counts of one class by list.
-    pub fn class_counts(&self, size: Size) -> ClassCounts {
-        let frames = self.lock();
-        let of = |list| frames.lists.of(size, list).nr_frames;
-        ClassCounts {
-            active: of(List::Active),
-            inactive: of(List::Inactive),
-            laundry: of(List::Laundry),
-            clean: of(List::Clean),
-        }
-    }
-
-    /// Frames that have memory.
-    pub fn populated(&self) -> usize {
-        self.lock().buddy.populated()
-    }
-
-    /// Frames available without a write: free ones, unpopulated ones under the limit, and clean ones.
-    pub fn available(&self) -> usize {
-        let frames = self.lock();
-        frames.free_with(self.cpus.nr_frames()) + frames.lists.nr_frames(List::Clean)
     }
 
     /// Whether frames of this order are available, as a snapshot under one lock.
@@ -359,110 +269,6 @@ impl Zone {
         frames.buddy.runs_from(order) + frames.absent() / BLOCK
     }
 
-    /// The watermarks for the current limit and use. Frames of small folios count one eighth: small folios are taken a
-    /// few frames at a time, and a reserve is RAM that the program does not have.
-    pub fn watermarks(&self) -> Watermarks {
-        let frames = self.lock();
-        let small = frames.lists.nr_small_frames();
-        Watermarks::for_pageblocks((frames.limit - small.min(frames.limit) * 7 / 8) / BLOCK)
-    }
-
-    /// Frames in use beyond the limit.
-    pub fn excess(&self) -> usize {
-        self.counts().excess()
-    }
-
-    /// Frames that background reclaim has to make available: up to the high watermark, plus the pageblocks kept whole,
-    /// plus what is in use beyond the limit.
-    pub fn shortage(&self) -> usize {
-        self.shortage_from(|marks| marks.high)
-    }
-
-    /// The same up to the watermark that `target` selects.
-    pub fn shortage_from(&self, target: impl Fn(Watermarks) -> usize) -> usize {
-        let counts = self.counts();
-        let wanted = target(self.watermarks()) + counts.excess() + self.kept_whole() * BLOCK;
-        // Ask for one frame at least: with very low watermarks an empty zone would otherwise want nothing.
-        wanted.max(usize::from(counts.limit > 0)).saturating_sub(counts.free + counts.clean)
-    }
-
-    /// The pageblock with small pages that has the fewest frames taken among the next 64, to empty it. Pageblocks that
-    /// are wholly free or taken as a whole do not count. `None` if there is none among the 64; the next call examines
-    /// the next ones.
-    pub fn emptiest_block(&self) -> Option<FrameId> {
-        let frames = &mut *self.lock();
-        let blocks = &frames.buddy.blocks;
-        let nr_looked = blocks.len().min(SCAN_LIMIT);
-        let looked = (frames.cursor..frames.cursor + nr_looked).map(|at| at % blocks.len());
-        let divided = looked.filter(|&at| {
-            let block = blocks[at];
-            let first = frames.buddy.id_of(at).first_frame();
-            block.memory == Memory::Small
-                && block.nr_taken > 0
-                && ((block.nr_taken as usize) < BLOCK || frames.records[first].order < Order::HUGE)
-        });
-        let found = divided.min_by_key(|&at| blocks[at].nr_taken);
-        frames.cursor = (frames.cursor + nr_looked) % blocks.len().max(1);
-        found.map(|at| FrameId::new(frames.buddy.id_of(at).first_frame()))
-    }
-
-    /// Calls of [`Zone::emptiest_block`] that cover every pageblock once.
-    pub fn nr_looks(&self) -> usize {
-        self.lock().buddy.blocks.len().div_ceil(SCAN_LIMIT)
-    }
-
-    /// Calls `each` with the first frame, owner and order of every owned folio in a pageblock, in frame order, from a
-    /// snapshot. No lock is held during the calls. The snapshot takes 3 KiB of stack.
-    pub fn folios_in(&self, block: FrameId, each: &mut dyn FnMut(FrameId, FolioId, Order)) {
-        assert!(block.index().is_multiple_of(BLOCK), "{block:?} is not the first frame of a pageblock");
-        let mut owners = [Packed::NONE; BLOCK];
-        let mut orders = [Order::PAGE; BLOCK];
-        {
-            let frames = self.lock();
-            if block.get() >= frames.records.end() {
-                return;
-            }
-            let mut at = 0;
-            while at < BLOCK {
-                let record = &frames.records[block.get() + at as u32];
-                assert!(record.place != FrameState::Inner, "runs and folios lie next to each other");
-                (owners[at], orders[at]) = (record.owner, record.order);
-                at += record.order.nr_pages();
-            }
-        }
-        for (at, owner) in owners.into_iter().enumerate() {
-            if let Some(owner) = owner.get() {
-                each(FrameId::new(block.get() + at as u32), FolioId::new(owner), orders[at]);
-            }
-        }
-    }
-
-    /// The first frame, owner and order of every owned folio, looked up one at a time. A folio that comes or goes
-    /// meanwhile may be missed. No lock is held between two items.
-    pub fn all_folios(&self) -> impl Iterator<Item = (FrameId, FolioId, Order)> + '_ {
-        let mut next = self.first_frame().get();
-        std::iter::from_fn(move || {
-            loop {
-                // One lock hold scans at most one pageblock.
-                let frames = self.lock();
-                if next >= frames.records.end() {
-                    return None;
-                }
-                let end = PageblockId::of(next).first_frame() + BLOCK as u32;
-                while next < end {
-                    let Some((head, &record)) = frames.head_from(next) else {
-                        next = end;
-                        break;
-                    };
-                    next = head + record.order.nr_pages() as u32;
-                    if let Some(owner) = record.owner.get() {
-                        return Some((FrameId::new(head), FolioId::new(owner), record.order));
-                    }
-                }
-            }
-        })
-    }
-
     /// Bytes of memory for the metadata in use.
     pub fn bytes(&self) -> usize {
         let frames = self.lock();
@@ -474,14 +280,16 @@ impl Zone {
     pub fn verify(&self) {
         let lists = self.cpus.lock_all();
         let frames = self.lock();
-        frames.verify();
+        verify(&frames);
         self.cpus.verify(&lists, &frames);
     }
 
-    /// Notes that only the zone knows the frame's state from now on. The caller holds the zone's lock.
+    /// Locks the zone, which alone knows the frame's state from now on. Panics if the frame is on a CPU's list.
     #[track_caller]
-    pub(super) fn claim(&self, frame: FrameId) {
+    pub(super) fn claim(&self, frame: FrameId) -> MutexGuard<'_, Frames> {
+        let frames = self.lock();
         self.cpus.marks().claim(frame);
+        frames
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Frames> {
@@ -497,10 +305,11 @@ impl std::fmt::Debug for Zone {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::pageblocks::SCAN_LIMIT;
     use super::*;
 
     fn zone(nr_blocks: usize) -> Zone {
-        let zone = Zone::new(nr_blocks);
+        let zone = Zone::new(0..nr_blocks, 0, 1);
         zone.set_limit(nr_blocks * BLOCK);
         zone
     }
@@ -553,90 +362,6 @@ mod tests {
     }
 
     #[test]
-    fn all_under_the_limit_can_be_given_memory_and_no_more() {
-        let zone = zone(3);
-        zone.set_limit(2 * BLOCK);
-        let held = take(&zone, 9);
-        let other = zone.take_absent().unwrap();
-        assert_ne!(other, held);
-        assert_eq!(zone.take_absent(), None);
-        zone.give(held);
-        zone.give(other);
-        assert_eq!((zone.take_absent(), zone.counts().populated, zone.free_runs(Order::HUGE)), (None, 2 * BLOCK, 2));
-        // A pageblock whose small pages could not be collapsed keeps them, whoever owns it.
-        let whole = take(&zone, 9);
-        zone.carve(whole, Order::HUGE);
-        zone.verify();
-        zone.give(whole);
-        zone.verify();
-        assert_eq!(zone.take_divided().map(|taken| taken.frame), Some(whole));
-    }
-
-    #[test]
-    fn what_is_beyond_a_lowered_limit_leaves() {
-        let zone = zone(2);
-        let frames = [take(&zone, 9), take(&zone, 9)];
-        zone.give(frames[0]);
-        zone.set_limit(BLOCK);
-        assert_eq!((zone.surplus(), zone.take(Order::PAGE, 0)), (BLOCK, None));
-        assert_eq!(zone.take_surplus(), Some(frames[0]));
-        assert_eq!((zone.surplus(), zone.take_surplus()), (0, None));
-        zone.verify();
-        zone.give_unpopulated(frames[0]);
-        assert_eq!(zone.counts().populated, BLOCK);
-        zone.verify();
-    }
-
-    #[test]
-    fn the_coldest_leave_first_and_huge_pages_last() {
-        let zone = zone(4);
-        let huge = take(&zone, 9);
-        let parts = [8, 9, 9].map(|k| take(&zone, k));
-        zone.split(parts[1], Order::new(8).unwrap());
-        zone.give(huge);
-        for frame in [parts[1].get(), parts[1].get() + 256, parts[0].get(), parts[2].get()] {
-            zone.give(FrameId::new(frame));
-        }
-        zone.set_limit(0);
-        let leaving: Vec<_> = std::iter::from_fn(|| zone.take_surplus()).collect();
-        assert_eq!(leaving, [parts[1], parts[0], huge, parts[2]]);
-        zone.verify();
-        leaving.into_iter().for_each(|frame| zone.give_unpopulated(frame));
-        assert_eq!((zone.counts().populated, zone.surplus()), (0, 0));
-        zone.verify();
-    }
-
-    #[test]
-    fn the_emptiest_pageblock_is_found_and_its_folios_named() {
-        let zone = zone(SCAN_LIMIT + 2);
-        assert_eq!(zone.emptiest_block(), None);
-        for _ in 0..SCAN_LIMIT + 1 {
-            take(&zone, 9);
-        }
-        let frame = take(&zone, 2);
-        zone.set_owner(frame, FolioId::new(40));
-        zone.insert(frame, List::Active);
-        zone.split(frame, Order::new(1).unwrap());
-        // Not among the first 64 pageblocks, but among the next.
-        assert_eq!(zone.nr_looks(), 2);
-        assert_eq!((zone.emptiest_block(), zone.emptiest_block()), (None, Some(frame)));
-        let mut found = Vec::new();
-        zone.folios_in(frame, &mut |at, folio, order| found.push((at.get() - frame.get(), folio.get(), order.bytes())));
-        assert_eq!(found, [(0, 40, 8192), (2, 42, 8192)]);
-        assert_eq!(zone.all_folios().count(), 2);
-        zone.verify();
-    }
-
-    #[test]
-    fn watermarks_are_whole_pageblocks_under_half() {
-        let of = |nr| Watermarks::for_pageblocks(nr);
-        assert_eq!(of(1024), Watermarks { min: 16 * BLOCK, low: 64 * BLOCK, high: 128 * BLOCK });
-        assert_eq!(of(32), Watermarks { min: 2 * BLOCK, low: 4 * BLOCK, high: 6 * BLOCK });
-        assert_eq!(of(3), Watermarks { min: BLOCK, low: BLOCK, high: BLOCK });
-        assert_eq!(of(0), Watermarks { min: 0, low: 0, high: 0 });
-    }
-
-    #[test]
     #[should_panic(expected = "not taken")]
     fn frames_are_given_once() {
         let zone = zone(1);
@@ -653,16 +378,95 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "only whole pageblocks")]
-    fn a_part_of_a_pageblock_keeps_its_memory() {
-        let zone = zone(1);
-        zone.give_unpopulated(take(&zone, 4));
-    }
-
-    #[test]
     #[should_panic(expected = "has an owner")]
     fn nobodys_frames_are_on_no_list() {
         let zone = zone(1);
         zone.insert(take(&zone, 0), List::Active);
+    }
+
+    #[test]
+    fn all_under_the_limit_can_be_given_memory_and_no_more() {
+        let zone = zone(3);
+        zone.set_limit(2 * BLOCK);
+        let held = take(&zone, 9);
+        let other = zone.pageblocks().take_absent().unwrap();
+        assert_ne!(other, held);
+        assert_eq!(zone.pageblocks().take_absent(), None);
+        zone.give(held);
+        zone.give(other);
+        assert_eq!(
+            (zone.pageblocks().take_absent(), zone.counts().populated, zone.free_runs(Order::HUGE)),
+            (None, 2 * BLOCK, 2)
+        );
+        // A pageblock whose small pages could not be collapsed keeps them, whoever owns it.
+        let whole = take(&zone, 9);
+        zone.carve(whole, Order::HUGE);
+        zone.verify();
+        zone.give(whole);
+        zone.verify();
+        assert_eq!(zone.pageblocks().take_divided().map(|taken| taken.frame), Some(whole));
+    }
+
+    #[test]
+    fn what_is_beyond_a_lowered_limit_leaves() {
+        let zone = zone(2);
+        let frames = [take(&zone, 9), take(&zone, 9)];
+        zone.give(frames[0]);
+        zone.set_limit(BLOCK);
+        assert_eq!((zone.counts().surplus, zone.take(Order::PAGE, 0)), (BLOCK, None));
+        assert_eq!(zone.pageblocks().take_surplus(), Some(frames[0]));
+        assert_eq!((zone.counts().surplus, zone.pageblocks().take_surplus()), (0, None));
+        zone.verify();
+        zone.pageblocks().give_unpopulated(frames[0]);
+        assert_eq!(zone.counts().populated, BLOCK);
+        zone.verify();
+    }
+
+    #[test]
+    fn the_coldest_leave_first_and_huge_pages_last() {
+        let zone = zone(4);
+        let huge = take(&zone, 9);
+        let parts = [8, 9, 9].map(|k| take(&zone, k));
+        zone.split(parts[1], Order::new(8).unwrap());
+        zone.give(huge);
+        for frame in [parts[1].get(), parts[1].get() + 256, parts[0].get(), parts[2].get()] {
+            zone.give(FrameId::new(frame));
+        }
+        zone.set_limit(0);
+        let leaving: Vec<_> = std::iter::from_fn(|| zone.pageblocks().take_surplus()).collect();
+        assert_eq!(leaving, [parts[1], parts[0], huge, parts[2]]);
+        zone.verify();
+        leaving.into_iter().for_each(|frame| zone.pageblocks().give_unpopulated(frame));
+        assert_eq!((zone.counts().populated, zone.counts().surplus), (0, 0));
+        zone.verify();
+    }
+
+    #[test]
+    fn the_emptiest_pageblock_is_found_and_its_folios_named() {
+        let zone = zone(SCAN_LIMIT + 2);
+        assert_eq!(zone.pageblocks().emptiest(), None);
+        for _ in 0..SCAN_LIMIT + 1 {
+            take(&zone, 9);
+        }
+        let frame = take(&zone, 2);
+        zone.set_owner(frame, FolioId::new(40));
+        zone.insert(frame, List::Active);
+        zone.split(frame, Order::new(1).unwrap());
+        // Not among the first 64 pageblocks, but among the next.
+        assert_eq!(zone.pageblocks().nr_looks(), 2);
+        assert_eq!((zone.pageblocks().emptiest(), zone.pageblocks().emptiest()), (None, Some(frame)));
+        let mut found = Vec::new();
+        zone.pageblocks()
+            .folios_in(frame, &mut |at, folio, order| found.push((at.get() - frame.get(), folio.get(), order.bytes())));
+        assert_eq!(found, [(0, 40, 8192), (2, 42, 8192)]);
+        assert_eq!(zone.pageblocks().all_folios().count(), 2);
+        zone.verify();
+    }
+
+    #[test]
+    #[should_panic(expected = "only whole pageblocks")]
+    fn a_part_of_a_pageblock_keeps_its_memory() {
+        let zone = zone(1);
+        zone.pageblocks().give_unpopulated(take(&zone, 4));
     }
 }

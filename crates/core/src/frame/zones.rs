@@ -7,8 +7,9 @@
 //! **Locking.** That of each zone; no two zones are locked at the same time.
 
 use super::buddy::{BLOCK, Taken};
-use super::counts::{ClassCounts, Contiguity, Watermarks, ZoneCounts};
-use super::lists::Size;
+use super::counts::{Contiguity, ZoneCounts};
+#[cfg(doc)]
+use super::pageblocks::Pageblocks;
 use super::percpu::SHARE;
 use super::zone::Zone;
 use crate::id::{CpuId, FolioId, FrameId};
@@ -25,11 +26,11 @@ pub struct Zones {
 
 impl Zones {
     /// `nr_zones` zones with `nr_pageblocks_max` pageblocks together, rounded up to equal shares. `zone_of_cpu` is
-    /// indexed by CPU number. Each zone has lists for `nr_cpus` CPUs ([`Zone::with_cpus`]).
+    /// indexed by CPU number. Each zone has lists for `nr_cpus` CPUs.
     pub fn new(nr_pageblocks_max: usize, nr_zones: usize, nr_cpus: usize, zone_of_cpu: Box<[usize]>) -> Zones {
         assert!(nr_zones > 0 && zone_of_cpu.iter().all(|&zone| zone < nr_zones), "each CPU is on one of the zones");
         let each = nr_pageblocks_max.div_ceil(nr_zones);
-        let zone = |index: usize| Zone::beginning_at(index * each, each, nr_cpus, SHARE);
+        let zone = |index: usize| Zone::new(index * each..(index + 1) * each, nr_cpus, SHARE);
         Zones { zones: (0..nr_zones).map(zone).collect(), nr_pageblocks_each: each, zone_of_cpu }
     }
 
@@ -96,53 +97,24 @@ impl Zones {
         self.zones.iter().for_each(|zone| zone.keep_whole(each));
     }
 
-    fn sum(&self, of_zone: impl Fn(&Zone) -> usize) -> usize {
-        self.zones.iter().map(of_zone).sum()
-    }
-
     /// Frames that the zones can ever have.
     pub fn nr_frames_max(&self) -> usize {
-        self.sum(Zone::nr_frames_max)
-    }
-
-    /// The sum of the frames that each zone uses beyond its limit.
-    pub fn excess(&self) -> usize {
-        self.sum(Zone::excess)
-    }
-
-    /// The sum of [`Zone::surplus`].
-    pub fn surplus(&self) -> usize {
-        self.sum(Zone::surplus)
-    }
-
-    /// The sum of [`Zone::populated`].
-    pub fn populated(&self) -> usize {
-        self.sum(Zone::populated)
-    }
-
-    /// The sum of [`Zone::available`].
-    pub fn available(&self) -> usize {
-        self.sum(Zone::available)
+        self.zones.len() * self.nr_pageblocks_each * BLOCK
     }
 
     /// The sum of [`Zone::bytes`].
     pub fn bytes(&self) -> usize {
-        self.sum(Zone::bytes)
+        self.zones.iter().map(Zone::bytes).sum()
     }
 
-    /// A pageblock without memory, from the first zone that has one ([`Zone::take_absent`]).
+    /// A pageblock without memory, from the first zone that has one ([`Pageblocks::take_absent`]).
     pub fn take_absent(&self) -> Option<FrameId> {
-        self.zones.iter().find_map(Zone::take_absent)
+        self.zones.iter().find_map(|zone| zone.pageblocks().take_absent())
     }
 
     /// The sum of [`Zone::counts`].
     pub fn counts(&self) -> ZoneCounts {
-        self.zones.iter().map(Zone::counts).reduce(ZoneCounts::plus).unwrap_or_default()
-    }
-
-    /// The sum of [`Zone::class_counts`].
-    pub fn class_counts(&self, size: Size) -> ClassCounts {
-        self.zones.iter().map(|zone| zone.class_counts(size)).reduce(ClassCounts::plus).unwrap_or_default()
+        self.zones.iter().map(Zone::counts).reduce(ZoneCounts::plus).expect("there is a zone")
     }
 
     /// The best [`Zone::contiguity`] of any zone.
@@ -150,19 +122,14 @@ impl Zones {
         self.zones.iter().map(|zone| zone.contiguity(order)).max().expect("there is a zone")
     }
 
-    /// The sums of the zones' watermarks.
-    pub fn watermarks(&self) -> Watermarks {
-        self.zones.iter().map(Zone::watermarks).reduce(Watermarks::plus).expect("there is a zone")
-    }
-
     /// [`Zone::drain`] for each zone.
     pub fn drain(&self) {
         self.zones.iter().for_each(Zone::drain);
     }
 
-    /// [`Zone::all_folios`] of one zone after the other.
+    /// [`Pageblocks::all_folios`] of one zone after the other.
     pub fn all_folios(&self) -> impl Iterator<Item = (FrameId, FolioId, Order)> + '_ {
-        self.zones.iter().flat_map(Zone::all_folios)
+        self.zones.iter().flat_map(|zone| zone.pageblocks().all_folios())
     }
 
     /// [`Zone::verify`] for each zone.
@@ -209,7 +176,7 @@ mod tests {
         assert_eq!(places, [1, 1, 2, 2, 0, 0, 0]);
         zones.verify();
         let folios: Vec<_> = zones.all_folios().map(|(frame, _, _)| frame).collect();
-        assert_eq!((folios.len(), zones.counts().in_use, zones.available()), (7, 7 * BLOCK, 0));
+        assert_eq!((folios.len(), zones.counts().in_use, zones.counts().available()), (7, 7 * BLOCK, 0));
         assert!(folios.is_sorted() && folios.iter().all(|&frame| zones.of(frame).owner(frame).is_some()));
         for frame in folios {
             zones.of(frame).give(frame);
@@ -224,15 +191,16 @@ mod tests {
 
     #[test]
     fn a_zone_needs_frames_by_its_own_watermarks_and_always_if_it_has_nothing() {
+        let shortage = |zone: &Zone| zone.counts().shortage(zone.counts().watermarks.high);
         let large = zones(24);
         for _ in 0..6 {
             take(&large, CPUS[1], Order::HUGE, List::Inactive).unwrap();
         }
-        assert_eq!(large.all().iter().map(|zone| zone.shortage() / BLOCK).collect::<Vec<_>>(), [0, 1, 0]);
+        assert_eq!(large.all().iter().map(|zone| shortage(zone) / BLOCK).collect::<Vec<_>>(), [0, 1, 0]);
         let small = zones(9);
         while take(&small, CPUS[1], Order::PAGE, List::Inactive).is_some_and(|(_, place)| place == 1) {}
         let zone = &small.all()[1];
-        assert_eq!((zone.watermarks().high, zone.available(), zone.shortage()), (0, 0, 1));
+        assert_eq!((zone.counts().watermarks.high, zone.counts().available(), shortage(zone)), (0, 0, 1));
     }
 
     #[test]
@@ -242,7 +210,7 @@ mod tests {
         assert!(held.iter().all(|&(_, place)| place == 2));
         zones.set_limit(12 * BLOCK);
         // The other zones have room for all of it, but this zone has to shrink all the same.
-        assert_eq!((zones.excess(), zones.surplus()), (4 * BLOCK, 4 * BLOCK));
+        assert_eq!((zones.counts().excess, zones.counts().surplus), (4 * BLOCK, 4 * BLOCK));
         assert_eq!(take(&zones, CPUS[2], Order::HUGE, List::Active).unwrap().1, 0);
     }
 }

@@ -324,15 +324,6 @@ impl Streams {
         lock(&self.records).observe(thread, block, room)
     }
 
-    /// Forgets the streams of a thread that has ended.
-    pub fn forget_thread(&self, thread: u64) {
-        for record in &mut lock(&self.records).streams {
-            if record.is_some_and(|stream| stream.thread == thread) {
-                *record = None;
-            }
-        }
-    }
-
     /// Forgets the streams in blocks that were unmapped or will be touched at random from now on.
     pub fn forget_blocks(&self, blocks: Range<BlockId>) {
         for record in &mut lock(&self.records).streams {

@@ -110,14 +110,9 @@ impl Gauge {
         self.now.load(Relaxed)
     }
 
-    /// The highest value so far, or since [`Gauge::reset_peak`].
+    /// The highest value so far.
     pub fn peak(&self) -> u64 {
         self.peak.load(Relaxed)
-    }
-
-    /// Restarts the peak from the current value.
-    pub fn reset_peak(&self) {
-        self.peak.store(self.get(), Relaxed);
     }
 
     /// Value and peak.
@@ -377,10 +372,8 @@ mod tests {
         gauge.add(10);
         gauge.sub(4);
         assert_eq!(gauge.snapshot(), GaugeSnapshot { now: 6, peak: 10 });
-        gauge.reset_peak();
-        assert_eq!(gauge.peak(), 6);
-        gauge.set(7);
-        assert_eq!(gauge.snapshot(), GaugeSnapshot { now: 7, peak: 7 });
+        gauge.set(17);
+        assert_eq!(gauge.snapshot(), GaugeSnapshot { now: 17, peak: 17 });
     }
 
     #[test]

@@ -335,14 +335,8 @@ impl Held<'_> {
         self.set_nr_used(self.nr_used() + order.nr_pages());
     }
 
-    /// Frees a run except its bad slots, and returns how many it freed. Panics, with nothing changed, when one of its
-    /// slots is not taken.
-    pub(super) fn give(&mut self, offset: usize, order: Order) -> usize {
-        self.give_all(std::iter::once((offset, order)))
-    }
-
-    /// The same for several runs, with one update of the count.
-    pub(super) fn give_all(&mut self, runs: impl Iterator<Item = (usize, Order)>) -> usize {
+    /// Frees runs except their bad slots, and returns how many slots it freed. Panics when a slot of them is not taken.
+    pub(super) fn give(&mut self, runs: impl Iterator<Item = (usize, Order)>) -> usize {
         let mut nr_freed = 0;
         for (offset, order) in runs {
             assert!(offset + order.nr_pages() <= self.limit(), "slots are freed that lie beyond the device");
@@ -384,6 +378,10 @@ mod tests {
         Order::new(exponent).unwrap()
     }
 
+    fn give(cluster: &mut Held<'_>, offset: usize, k: u8) -> usize {
+        cluster.give(std::iter::once((offset, order(k))))
+    }
+
     #[test]
     fn each_order_finds_each_of_its_places() {
         for k in 0..=MAX_ORDER {
@@ -393,7 +391,7 @@ mod tests {
                 held.extend(MAX_CLUSTER_SLOTS);
                 held.take(0, Order::HUGE);
                 assert_eq!((held.fill(), cluster.room()), (Fill::Full, 0));
-                assert_eq!(held.give(offset, order(k)), 1 << k);
+                assert_eq!(give(&mut held, offset, k), 1 << k);
                 assert_eq!(held.find(0, order(k)), Some(offset));
                 assert_eq!(held.find(offset, order(k)), Some(offset));
                 assert_eq!(held.find(offset + 1, order(k)), None);
@@ -411,8 +409,8 @@ mod tests {
         held.take(64, order(5));
         held.spoil(66, order(1));
         held.spoil(66, order(0));
-        assert_eq!((held.give(64, order(5)), held.nr_used(), cluster.room()), (30, 2, 98));
-        assert_eq!(held.give(66, order(1)), 0);
+        assert_eq!((give(&mut held, 64, 5), held.nr_used(), cluster.room()), (30, 2, 98));
+        assert_eq!(give(&mut held, 66, 1), 0);
         assert_eq!(held.find(64, order(1)), Some(64));
         assert_eq!(
             (held.find(65, order(1)), held.find(96, order(2)), held.find(97, order(2))),
@@ -438,10 +436,10 @@ mod tests {
         held.extend(MAX_CLUSTER_SLOTS);
         held.order = order(4);
         held.take(0, Order::HUGE);
-        held.give(16, order(3));
+        give(&mut held, 16, 3);
         assert!(!held.has_room_around(20));
         assert_eq!(held.fill(), Fill::Fragmented);
-        held.give(24, order(3));
+        give(&mut held, 24, 3);
         assert!(held.has_room_around(20) && held.has_room_around(31) && !held.has_room_around(32));
         assert_eq!(held.fill(), Fill::Room);
     }

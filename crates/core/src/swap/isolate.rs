@@ -1,42 +1,33 @@
 //! Compaction's view of [`Clusters`]: which clusters are worth emptying, and free runs for folios to move to.
 //!
 //! An isolated run is taken like any other: no other caller gets its slots, and [`Clusters::free`] puts it back. Slots
-//! need no third state, and the invariants of `clusters` for taken slots apply.
+//! need no third state, and the invariants of `cluster_table` for taken slots apply.
 //!
 //! **Locking.** Isolating holds `shape`, so that nothing is taken from a device that is being removed, and the
 //! cluster's lock. Clusters that a CPU holds are neither emptied nor isolated from.
 
 use super::cluster_link::ClusterState;
-use super::clusters::{Clusters, Kind};
+use super::cluster_table::Kind;
+use super::clusters::Clusters;
 use crate::id::{ClusterId, SlotId};
 use crate::order::Order;
 use crate::sync::lock;
 
 impl Clusters {
-    /// How many clusters the device has. It may grow.
-    pub fn nr_clusters(&self) -> usize {
-        self.nr_slots().div_ceil(self.cluster_slots())
-    }
-
-    /// The order of a whole cluster.
-    pub fn cluster_order(&self) -> Order {
-        self.cluster_order
-    }
-
     /// Clusters without taken slots that can be handed out whole. Locks the sets that have some.
     pub fn nr_whole_free(&self) -> usize {
-        self.nr_listed(ClusterState::Free) + self.nr_listed(ClusterState::Awaiting)
+        self.table.nr_in(ClusterState::Free) + self.table.nr_in(ClusterState::Awaiting)
     }
 
     /// How many slots are taken in a cluster that is worth emptying. `None` if a CPU holds it, if it is empty, if one
     /// folio fills it, or if it cannot become whole: the short one at the end of the device, or one with bad slots.
     pub fn nr_taken_in_parts(&self, id: ClusterId) -> Option<usize> {
-        let cluster = self.cluster(id).lock();
+        let cluster = self.table.cluster(id).lock();
         let nr_taken = cluster.nr_used();
-        let can_be_whole = cluster.limit() == self.cluster_slots() && cluster.is_sound();
-        let is_one_folio = cluster.order == self.cluster_order && nr_taken == cluster.limit();
+        let can_be_whole = cluster.limit() == self.table.cluster_slots() && cluster.is_sound();
+        let is_one_folio = cluster.order == self.table.cluster_order && nr_taken == cluster.limit();
         let in_parts = nr_taken > 0 && !is_one_folio;
-        (self.kind != Kind::Rotational && !cluster.held && can_be_whole && in_parts).then_some(nr_taken)
+        (self.table.kind != Kind::Rotational && !cluster.held && can_be_whole && in_parts).then_some(nr_taken)
     }
 
     /// Takes free runs of a cluster, each as large as possible, from its first slot on until they have `enough` slots
@@ -44,9 +35,9 @@ impl Clusters {
     /// CPU holds. Returns how many slots it examined.
     pub fn isolate_in(&self, id: ClusterId, enough: usize, each: &mut dyn FnMut(SlotId, Order)) -> usize {
         let removing = lock(&self.shape);
-        let mut cluster = self.cluster(id).lock();
+        let mut cluster = self.table.cluster(id).lock();
         let has_parts = cluster.nr_used() > 0 && cluster.nr_used() < cluster.limit();
-        if *removing || self.kind == Kind::Rotational || cluster.held || !has_parts {
+        if *removing || self.table.kind == Kind::Rotational || cluster.held || !has_parts {
             return 0;
         }
         let (mut nr_taken, mut from) = (0, 0);
@@ -54,11 +45,11 @@ impl Clusters {
             && let Some(offset) = cluster.find(from, Order::PAGE)
         {
             let order = cluster.largest_free_at(offset);
-            each(self.take_at(id, &mut cluster, offset, order), order);
+            each(self.table.take(id, &mut cluster, offset, order), order);
             nr_taken += order.nr_pages();
             from = offset + order.nr_pages();
         }
-        self.settle(id, &mut cluster);
+        self.table.settle(id, &mut cluster);
         if nr_taken < enough { cluster.limit() } else { from }
     }
 }

@@ -4,12 +4,13 @@
 //! lets compaction defragment them. [`SlotCache`] collects freed slots and returns them in batches, off the path that
 //! freed them. [`Availability`] orders the devices for each NUMA node.
 
+mod allocation;
 mod availability;
 mod cluster;
 mod cluster_link;
 mod cluster_lists;
+mod cluster_table;
 mod clusters;
-mod clusters_take;
 mod isolate;
 mod slot_cache;
 

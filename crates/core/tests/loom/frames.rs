@@ -8,7 +8,7 @@ use crate::{BLOCK, HALF, OTHER, PAGEBLOCK, beside, check, check_within};
 
 /// A zone all of whose pageblocks may be in use.
 fn zone(nr_pageblocks: usize) -> Zone {
-    let zone = Zone::new(nr_pageblocks);
+    let zone = Zone::new(0..nr_pageblocks, 0, 1);
     zone.set_limit(nr_pageblocks * PAGEBLOCK);
     zone
 }
@@ -49,7 +49,7 @@ impl Frames {
 
     fn check_unused(&self) {
         let counts = self.zone.counts();
-        assert_eq!((counts.in_use, counts.clean, counts.free), (0, 0, counts.limit));
+        assert_eq!((counts.in_use, counts.lists.clean, counts.free), (0, 0, counts.limit));
         self.zone.verify();
     }
 }
@@ -96,8 +96,8 @@ fn what_is_beyond_the_limit_leaves_once() {
         held.into_iter().for_each(|frame| zone.give(frame));
         zone.set_limit(PAGEBLOCK);
         let leave = |zone: &Zone| {
-            let frame = zone.take_surplus();
-            frame.into_iter().for_each(|frame| zone.give_unpopulated(frame));
+            let frame = zone.pageblocks().take_surplus();
+            frame.into_iter().for_each(|frame| zone.pageblocks().give_unpopulated(frame));
             frame
         };
         let others = [(); 2].map(|()| beside(&zone, leave));
@@ -105,7 +105,7 @@ fn what_is_beyond_the_limit_leaves_once() {
         let left = others.map(|other| other.join().unwrap());
         assert_eq!(left.iter().flatten().count(), 1, "{left:?}");
         assert!(taken.memory == Memory::Huge && !left.contains(&Some(taken.frame)));
-        assert_eq!((zone.counts().populated, zone.surplus()), (PAGEBLOCK, 0));
+        assert_eq!((zone.counts().populated, zone.counts().surplus), (PAGEBLOCK, 0));
         zone.verify();
     });
 }
@@ -118,7 +118,7 @@ fn what_is_isolated_is_nobody_elses() {
         frames.zone.set_owner(folio, FolioId::new(7));
         let other = beside(&frames, |frames| frames.use_one(HALF));
         let mut isolated = None;
-        frames.zone.isolate_in(folio, 1, &mut |frame, order| isolated = Some((frame, order)));
+        frames.zone.pageblocks().isolate_in(folio, 1, &mut |frame, order| isolated = Some((frame, order)));
         if let Some((to, order)) = isolated {
             assert_eq!((order, frames.holders[1].fetch_add(1, Ordering::Relaxed)), (HALF, 0), "one frame for two");
             frames.zone.occupy(to, folio);
@@ -143,7 +143,7 @@ fn a_pageblock_that_was_emptied_is_taken_whole_or_in_parts_by_others() {
         let folio = take(&frames.zone, HALF).unwrap();
         let other = beside(&frames, |frames| frames.use_one(HALF));
         frames.zone.isolate_left(folio);
-        let emptied = frames.zone.take_emptied(folio);
+        let emptied = frames.zone.pageblocks().take_emptied(folio);
         match emptied {
             Some(taken) => {
                 for half in 0..2 {
@@ -154,7 +154,7 @@ fn a_pageblock_that_was_emptied_is_taken_whole_or_in_parts_by_others() {
             }
             // The other thread holds the half that was free.
             None => {
-                let (run, order) = frames.zone.isolated_in(folio).unwrap();
+                let (run, order) = frames.zone.pageblocks().isolated_in(folio).unwrap();
                 assert_eq!((run, order), (folio, HALF));
                 frames.zone.put_back(run, order);
             }
@@ -185,7 +185,7 @@ fn reclaim_looks_at_a_folio_whose_frames_are_given_back() {
         gives.join().unwrap();
         assert_eq!((zone.list(first), zone.list(second)), (None, Some(List::Active)));
         let counts = zone.counts();
-        assert_eq!((counts.active, counts.inactive, counts.free), (256, 0, 256));
+        assert_eq!((counts.lists.active, counts.lists.inactive, counts.free), (256, 0, 256));
         zone.verify();
     });
 }
@@ -198,7 +198,7 @@ fn take_on(zone: &Zone, cpu: u32) -> Option<FrameId> {
 
 /// One pageblock, and two CPUs that may list many of its frames.
 fn zone_by_cpu() -> Zone {
-    let zone = Zone::with_share(1, 2, 1);
+    let zone = Zone::new(0..1, 2, 1);
     zone.set_limit(PAGEBLOCK);
     zone
 }
@@ -292,9 +292,13 @@ impl Ram {
     fn compact(&self) -> bool {
         let _paused = self.zone.pause_cpus();
         let mut found = None;
-        self.zone.folios_in(FrameId::new(0), &mut |frame, folio, _| found = found.or(Some((frame, folio))));
+        self.zone
+            .pageblocks()
+            .folios_in(FrameId::new(0), &mut |frame, folio, _| found = found.or(Some((frame, folio))));
         let Some((from, folio)) = found else { return false };
-        let Some((run, order)) = self.zone.isolate_listed(PIECE, HALF, FrameId::new(0)) else { return false };
+        let Some((run, order)) = self.zone.pageblocks().isolate_listed(PIECE, HALF, FrameId::new(0)) else {
+            return false;
+        };
         // The last part of the run, so that the run is halved until that part is a run of its own.
         let to = run.plus(order.nr_pages() - PIECE.nr_pages());
         let moved = self.rehome(folio, from, to);

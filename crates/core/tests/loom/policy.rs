@@ -18,7 +18,7 @@ fn streams_of_two_threads_are_two_whoever_ends() {
         };
         let ends = beside(&streams, move |streams| {
             let advice = walk(streams, 2);
-            streams.forget_thread(2);
+            streams.forget_blocks(BlockId::new(200)..BlockId::new(300));
             advice
         });
         for (thread, advice) in [(1, walk(&streams, 1)), (2, ends.join().unwrap())] {

@@ -161,7 +161,7 @@ impl RawSpace {
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         self.inside(|| {
-            (self.engine.ram().zones().populated() * PAGE_SIZE) as u64
+            (self.engine.ram().zones().counts().populated * PAGE_SIZE) as u64
                 + info::most_bytes_in_ram(self.engine.swap().devices())
         })
     }

@@ -92,9 +92,6 @@ impl Running {
                 Err(error) => opened.push(Err(error)),
             }
         }
-        opened
-            .into_iter()
-            .filter_map(|device| device.and_then(|device| swap.devices().add_or_refuse(device)).err())
-            .collect()
+        opened.into_iter().filter_map(|device| device.and_then(|device| swap.devices().add(device)).err()).collect()
     }
 }

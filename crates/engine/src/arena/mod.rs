@@ -426,7 +426,7 @@ impl Arena {
         let excess = || {
             let _blocked = signals::block_all();
             let _pass = engine.gate().enter(signals::thread_id());
-            ram.zones().excess()
+            ram.zones().counts().excess
         };
         let begun = Instant::now();
         while excess() > 0 && begun.elapsed() < SHRINK_PATIENCE {
@@ -468,10 +468,7 @@ impl Arena {
     /// As [`ArenaBuilder::build`] for the device; [`Error::TooManyDevices`].
     pub fn add_device(&self, device: &(impl Clone + Into<SwapDevice>)) -> Result<(), Error> {
         let engine = &self.running.engine;
-        engine
-            .swap()
-            .devices()
-            .add_or_refuse(device::open(&device.clone().into(), engine.swap().devices().topology())?)?;
+        engine.swap().devices().add(device::open(&device.clone().into(), engine.swap().devices().topology())?)?;
         engine.swap().slot_work().evacuate(); // a failing device may have content for which there is room now
         self.running.crew.compress();
         Ok(())

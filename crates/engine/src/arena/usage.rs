@@ -26,7 +26,7 @@ impl Arena {
         let _blocked = signals::block_all();
         let _pass = self.running.engine.gate().enter(signals::thread_id());
         let counts = self.running.engine.ram().zones().counts();
-        let standby = counts.clean + counts.laundry;
+        let standby = counts.lists.clean + counts.lists.laundry;
         let bytes = |frames: usize| (frames * PAGE_SIZE) as u64;
         Usage {
             budget_bytes: self.running.engine.ram().budget_bytes(),

@@ -138,7 +138,7 @@ impl Block<'_> {
 
     /// Frees the device's copy of a folio that was just mapped, unless the device has plenty of room.
     pub fn settle_slot(&mut self, index: usize, watch: &mut Stopwatch<'_>) {
-        if self.folio(index).slot().is_some_and(|slot| !self.swap().keeps_copies(slot)) {
+        if self.folio(index).slot().is_some_and(|slot| !self.swap().at(slot).keeps_copies()) {
             watch.lap(Phase::Map);
             self.release_slot(index);
             watch.lap(Phase::Free);

@@ -78,7 +78,7 @@ impl Block<'_> {
                 return not_all;
             }
         }
-        let run = self.slots_in_one_run().filter(|&slot| self.swap().keeps_copies(slot));
+        let run = self.slots_in_one_run().filter(|&slot| self.swap().at(slot).keeps_copies());
         let known = run.map(|_| self.known_pieces(whole.bytes()));
         let whole = whole.into_frame();
         for index in 0..self.nr_folios() {

@@ -51,7 +51,7 @@ pub(crate) fn run(engine: &Engine) {
     while !engine.stopping() {
         let before = std::mem::replace(&mut seen, engine.compactor().wanted().now());
         let pass = engine.gate().enter(thread);
-        engine.ram().zones().all().iter().for_each(Zone::tick);
+        engine.ram().zones().all().iter().for_each(|zone| zone.pageblocks().tick());
         engine.stats().compact_daemon_wake.add(1);
         let turn = pacing.begin(Instant::now(), engine.compactor().take_whole_wanted(), seen != before);
         keep_pageblocks_for(engine, turn.demand);
@@ -135,11 +135,12 @@ fn pause(engine: &Engine, pause: Duration) {
 /// Pageblocks of a zone that should be wholly free: those that are kept, and three quarters of those that the free
 /// frames above the high watermark could fill. If all folios are small, only those that are kept.
 fn compaction_goal(engine: &Engine, zone: &Zone) -> usize {
-    let kept = zone.kept_whole();
+    let counts = zone.counts();
+    let kept = counts.kept_whole / Order::HUGE.nr_pages();
     if kept == 0 && engine.policy().fixed_order().is_some_and(|order| order < Order::HUGE) {
         return 0;
     }
-    let spare = zone.counts().free.saturating_sub(zone.watermarks().high);
+    let spare = counts.free.saturating_sub(counts.watermarks.high);
     kept.max(spare / Order::HUGE.nr_pages() * 3 / 4)
 }
 
@@ -215,7 +216,7 @@ pub(crate) fn compact_directly(engine: &Engine) -> Option<Taken> {
 /// Gives huge pages to wholly free pageblocks of a zone that have small pages.
 fn make_huge_again(engine: &Engine, zone: &Zone) {
     while !engine.stopping() && !engine.gate().is_closed() {
-        let Some(taken) = zone.take_divided() else { return };
+        let Some(taken) = zone.pageblocks().take_divided() else { return };
         debug_assert_eq!(taken.memory, Memory::Small);
         if engine.ram().try_make_huge(taken) {
             engine.ram().release(taken.frame);

@@ -65,8 +65,8 @@ impl<'e> Moving<'e> {
     /// lost.
     pub fn end(&self, block: FrameId) {
         let engine = self.engine;
-        let emptied = if self.exchanges() { self.zone.take_emptied(block) } else { None };
-        while let Some((frame, order)) = self.zone.isolated_in(block) {
+        let emptied = if self.exchanges() { self.zone.pageblocks().take_emptied(block) } else { None };
+        while let Some((frame, order)) = self.zone.pageblocks().isolated_in(block) {
             // SAFETY: isolated by this run, and no folio moved there.
             unsafe { self.restore(frame, order) };
             self.zone.put_back(frame, order);

@@ -28,6 +28,7 @@ use crate::process::fatal;
 use crate::process::turns::asleep;
 use crate::swap::block::Buffer;
 use crate::swap::block::SlotRun;
+use crate::swap::devices::InUse;
 use crate::swap::slot_work::LEAST_ORDER;
 
 /// At most one in this many of a device's clusters is kept whole.
@@ -198,7 +199,12 @@ impl<'e> DeviceSpace<'e> {
 
     /// Whether the run must end now.
     fn is_over(&self) -> bool {
-        self.write_failed.get() || self.engine.swap().devices().is_device_failing(self.device) || self.is_interrupted()
+        self.write_failed.get() || self.in_use().health.is_failing() || self.is_interrupted()
+    }
+
+    /// The device. Nobody removes it during the run.
+    fn in_use(&self) -> InUse<'_> {
+        self.engine.swap().devices().device(self.device)
     }
 
     fn is_interrupted(&self) -> bool {
@@ -207,9 +213,9 @@ impl<'e> DeviceSpace<'e> {
 
     /// Frees pending slots. They have no owner, so they would look unmovable.
     fn flush(&self) {
-        if self.engine.swap().devices().nr_on_their_way(self.device) > 0 {
+        if self.in_use().nr_on_their_way() > 0 {
             let _pass = self.engine.gate().enter(signals::thread_id());
-            self.engine.swap().devices().flush_device(self.device);
+            self.in_use().flush();
         }
     }
 

@@ -297,7 +297,7 @@ impl<'e> Fault<'e> {
     /// then.
     fn is_on_failing(&self, block: &Locked<'_>) -> bool {
         let slot = block.folio(block.index_of(self.page())).slot();
-        slot.is_some_and(|slot| self.engine.swap().is_failing(slot))
+        slot.is_some_and(|slot| self.engine.swap().at(slot).health.is_failing())
     }
 
     /// Tells the policies about the resolved fault. Returns whether it may be part of a stream of blocks. A stream

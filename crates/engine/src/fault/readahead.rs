@@ -83,7 +83,8 @@ pub(crate) fn run(engine: &Engine) {
 
 fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, window: &Window) {
     // Reclaim begins with the window, not when the window has used its frames up.
-    if engine.ram().zones().available() < engine.ram().zones().watermarks().high {
+    let counts = engine.ram().zones().counts();
+    if counts.available() < counts.watermarks.high {
         engine.ram().reclaim_wanted().signal();
     }
     for index in window.blocks.start.index()..window.blocks.end.index() {
@@ -132,8 +133,8 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
 
 /// Whether there are frames for a block besides reclaim's reserve.
 fn has_spare_frames(engine: &Engine) -> bool {
-    let zones = engine.ram().zones();
-    zones.available() >= zones.watermarks().min + Order::HUGE.nr_pages()
+    let counts = engine.ram().zones().counts();
+    counts.available() >= counts.watermarks.min + Order::HUGE.nr_pages()
 }
 
 /// Prints a read error. The block stays swapped, and the thread that touches it gets the error too.
@@ -145,8 +146,14 @@ fn report(read: Result<(), SwapInError>) {
 
 /// Reads a split block.
 fn read_split(engine: &Engine, block: &mut Block<'_>, marker: bool, window: &Window) -> Result<(), SwapInError> {
-    let spare =
-        || engine.ram().try_take_near(engine.table(), window.cpu, Order::HUGE, engine.ram().zones().watermarks().min);
+    let spare = || {
+        engine.ram().try_take_near(
+            engine.table(),
+            window.cpu,
+            Order::HUGE,
+            engine.ram().zones().counts().watermarks.min,
+        )
+    };
     if engine.policy().wants_whole(block)
         && !block.is_empty()
         && asleep(runs::gather(engine, block, spare(), List::Inactive, &mut Stopwatch::still()))?
@@ -182,7 +189,7 @@ fn start<'e>(
     cpu: CpuId,
 ) -> bool {
     let Some(taken) =
-        engine.ram().try_take_near(engine.table(), cpu, Order::HUGE, engine.ram().zones().watermarks().min)
+        engine.ram().try_take_near(engine.table(), cpu, Order::HUGE, engine.ram().zones().counts().watermarks.min)
     else {
         return false;
     };

@@ -171,7 +171,7 @@ pub(crate) async fn read_around(
 
 /// Frames for a folio that is read ahead, if they can be spared.
 fn spare_frame(engine: &Engine, order: Order, cpu: CpuId) -> Option<Prepared<'_>> {
-    let taken = engine.ram().try_take_near(engine.table(), cpu, order, engine.ram().zones().watermarks().min)?;
+    let taken = engine.ram().try_take_near(engine.table(), cpu, order, engine.ram().zones().counts().watermarks.min)?;
     Some(engine.ram().prepare(taken, order))
 }
 

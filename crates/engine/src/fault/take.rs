@@ -7,7 +7,7 @@
 use std::mem::discriminant;
 use std::time::{Duration, Instant};
 
-use folioswap_core::{Miss, Order, PIECE, Phase, Shortage, Size, Taken};
+use folioswap_core::{Miss, Order, PIECE, Phase, Shortage, Taken};
 
 use crate::block::Block;
 use crate::compact::compactd;
@@ -79,7 +79,7 @@ pub(crate) async fn take_frames(
                 let reclaimed = reclaim(engine, order, block, page, shortage.freed()).await?;
                 watch.lap(Phase::Reclaim);
                 if !reclaimed {
-                    if order == Order::HUGE && ram.zones().class_counts(Size::Small).in_use() > 0 {
+                    if order == Order::HUGE && ram.zones().counts().small.in_use() > 0 {
                         return Ok(None); // small folios use the frames
                     }
                     ram.zones().keep_whole(0); // nothing else is left

@@ -46,7 +46,7 @@ pub(crate) fn rest(engine: &Engine) -> Resting<'_> {
     engine.faults().uffd().wake_late(true); // else this thread might go on before a monitor has let go of its locks
     engine.reclaim().transfers().wait();
     write_out::settle_rest(engine);
-    engine.swap().end_held(|fork| engine.lifecycle().is_over(fork));
+    engine.swap().devices().end_held(|fork| engine.lifecycle().is_over(fork));
     let (fork, tie) = engine.lifecycle().begin_fork();
     engine.swap().devices().share_with_child(fork);
     for descriptor in kept::all() {

@@ -212,7 +212,7 @@ mod tests {
         assert!(!ram.collapse_in_place(taken.frame));
         assert_eq!((scan(), arena.stats().thp_collapse_alloc_failed), (divided, 1));
         ram.zone(taken.frame).give(taken.frame);
-        assert_eq!(ram.zones.all()[0].take_divided().map(|taken| taken.memory), Some(Memory::Small));
+        assert_eq!(ram.zones.all()[0].pageblocks().take_divided().map(|taken| taken.memory), Some(Memory::Small));
     }
 
     #[test]

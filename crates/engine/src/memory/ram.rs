@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use folioswap_core::{FrameId, List, NodeId, Order, PAGE_SIZE, Size, Zone, Zones};
+use folioswap_core::{FrameId, List, NodeId, Order, PAGE_SIZE, Zone, Zones};
 use folioswap_sys::pagemap::{Pagemap, Scan};
 
 use crate::config::error::Error;
@@ -253,7 +253,7 @@ impl Ram {
 
     /// Frees a pageblock that has no memory.
     pub fn release_unpopulated(&self, pageblock: FrameId) {
-        self.zone(pageblock).give_unpopulated(pageblock);
+        self.zone(pageblock).pageblocks().give_unpopulated(pageblock);
         self.note_resident();
     }
 
@@ -287,7 +287,8 @@ impl Ram {
 
     /// Whether small folios that are touched again and again take a good part of RAM.
     pub fn has_pages_in_use(&self) -> bool {
-        self.zones.class_counts(Size::Small).active >= self.zones.counts().limit / IN_USE_SHARE
+        let counts = self.zones.counts();
+        counts.small.active >= counts.limit / IN_USE_SHARE
     }
 
     /// Counts pages that leave RAM. Returns the count before; it wraps.
@@ -302,7 +303,7 @@ impl Ram {
 
     /// Updates the statistics after the number of frames with memory changed.
     pub fn note_resident(&self) {
-        self.stats.resident_bytes.set((self.zones.populated() * PAGE_SIZE) as u64);
+        self.stats.resident_bytes.set((self.zones.counts().populated * PAGE_SIZE) as u64);
     }
 
     /// What of these addresses is in RAM, by the page tables.

@@ -31,12 +31,12 @@ impl Ram {
             return Some(taken); // from the CPU's own list
         }
         let zone = self.zones.on(cpu);
-        let available = zone.available();
-        if available <= zone.watermarks().low + zone.kept_whole() * Order::HUGE.nr_pages() {
+        let counts = zone.counts();
+        if counts.available() <= counts.watermarks.low + counts.kept_whole {
             self.reclaim_wanted().signal();
         }
         let wanted = reserve + order.nr_pages();
-        if available < wanted && self.zones.available() < wanted {
+        if counts.available() < wanted && self.zones.counts().available() < wanted {
             return None;
         }
         for _ in 0..SCAN {
@@ -50,7 +50,7 @@ impl Ram {
 
     /// As [`Ram::try_take`], in one zone.
     pub fn try_take_in(&self, table: &Table, zone: &Zone, order: Order, reserve: usize) -> Option<Taken> {
-        if zone.available() < reserve + order.nr_pages() {
+        if zone.counts().available() < reserve + order.nr_pages() {
             return None;
         }
         for _ in 0..SCAN {
@@ -80,7 +80,7 @@ impl Ram {
         if let [only] = self.zones.all() {
             return self.evict_standby_of(table, only, order);
         }
-        let zones = |in_excess: bool| self.zones.near(cpu).filter(move |zone| (zone.excess() > 0) == in_excess);
+        let zones = |in_excess: bool| self.zones.near(cpu).filter(move |zone| (zone.counts().excess > 0) == in_excess);
         zones(false).chain(zones(true)).any(|zone| self.evict_standby_of(table, zone, order))
     }
 

@@ -54,7 +54,9 @@ impl Ram {
         if nr_here >= stock.target(zone) {
             return false;
         }
-        let Some(taken) = self.try_take_in(table, zone, Order::HUGE, zone.watermarks().low) else { return false };
+        let Some(taken) = self.try_take_in(table, zone, Order::HUGE, zone.counts().watermarks.low) else {
+            return false;
+        };
         if !self.try_make_huge(taken) {
             return false; // without a huge page a first touch gains little
         }
@@ -64,7 +66,7 @@ impl Ram {
             unsafe { self.frames.clear(taken.frame) };
         }
         stock.change(|blocks| blocks.push(taken.frame));
-        if self.zones.surplus() > 0 {
+        if self.zones.counts().surplus > 0 {
             self.reclaim_wanted().signal(); // the budget was lowered meanwhile: reclaim takes the stock first
         }
         true
@@ -132,7 +134,9 @@ mod tests {
         comes_true("the stock is not filled", || stock.nr.load(Ordering::Relaxed) >= 2);
         drop(region);
         arena.set_memory(16 << 20).unwrap();
-        comes_true("the stock keeps what the budget has no room for", || arena.engine().ram().zones().surplus() == 0);
+        comes_true("the stock keeps what the budget has no room for", || {
+            arena.engine().ram().zones().counts().surplus == 0
+        });
         assert!(arena.measure().unwrap().resident_bytes <= 16 << 20);
         arena.engine().ram().zones().verify();
     }

@@ -159,7 +159,7 @@ fn launder_small<'e>(engine: &'e Engine, zone: &Zone) -> Laundered<'e> {
                 no_slot = true;
                 zone.rotate(frame, List::Laundry);
             }
-            Washed::Dirty(slot) if engine.swap().takes_folios(slot) => {
+            Washed::Dirty(slot) if engine.swap().at(slot).takes_folios() => {
                 cleaned |= block.write_one(index, slot);
             }
             Washed::Dirty(slot) => {
@@ -244,7 +244,7 @@ fn wash(engine: &Engine, block: &mut Block<'_>, index: usize) -> Washed {
 /// Slots for the folio in `frame`. A whole block is written to its old slots if possible. Small folios go next to
 /// other folios that are written now, in one batch. Slots that must not be written are given up.
 fn slot_for(engine: &Engine, frame: FrameId, order: Order, mut kept: Option<SlotId>) -> Option<SlotId> {
-    if let Some(slot) = kept.filter(|&slot| !engine.swap().may_write_again(slot, order)) {
+    if let Some(slot) = kept.filter(|&slot| !engine.swap().at(slot).may_write_again(order)) {
         engine.swap().free_slots(slot, order);
         kept = None;
     }
@@ -264,12 +264,12 @@ fn slot_for(engine: &Engine, frame: FrameId, order: Order, mut kept: Option<Slot
 /// Slots for a whole block that has some already: the same ones, unless they are on another node's device and this
 /// node's has room.
 fn slot_for_again(engine: &Engine, frame: FrameId, kept: SlotId) -> SlotId {
-    let (node, home) = (engine.ram().node_of(frame), engine.swap().home_of(kept));
+    let (node, home) = (engine.ram().node_of(frame), engine.swap().at(kept).home);
     if node.is_none() || home.is_none() || home == node {
         return kept;
     }
     match engine.parts().allocate_near(frame, Order::HUGE) {
-        Some(slot) if engine.swap().home_of(slot) == node => {
+        Some(slot) if engine.swap().at(slot).home == node => {
             engine.swap().free_slots(kept, Order::HUGE);
             slot
         }

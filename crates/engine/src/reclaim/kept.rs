@@ -22,7 +22,7 @@ pub(crate) fn shed_copies(engine: &Engine) -> bool {
 
 fn shed_copies_in(engine: &Engine, pageblock: FrameId) -> bool {
     let mut freed = false;
-    engine.ram().zone(pageblock).folios_in(pageblock, &mut |frame, folio, _| {
+    engine.ram().zone(pageblock).pageblocks().folios_in(pageblock, &mut |frame, folio, _| {
         #[cfg(test)]
         engine.reclaim().kept_copies().nr_looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         match engine.try_lock(folio.block()) {

@@ -117,17 +117,16 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
                 engine.gate().enter(thread)
             }
         };
-        if std::mem::take(&mut looks_at_stock) && engine.ram().zones().all().iter().any(|zone| zone.shortage() > 0) {
+        if std::mem::take(&mut looks_at_stock) && are_frames_short(engine) {
             engine.ram().give_idle_stock_back();
         }
         let gave_back = !place.is_companion() && give_back_surplus(engine, zone);
         write_out::settle_rest(engine);
-        let target = |marks: Watermarks| {
-            let most = (zone.counts().limit / AWAITED_SHARE).max(Order::HUGE.nr_pages());
-            let awaited = engine.ram().nr_awaited().min(most);
-            marks.high - (marks.high - marks.low) * place.companion / MOST_THREADS + awaited
-        };
-        let is_short = zone.shortage_from(target) > in_flight_pages(writes);
+        let counts = zone.counts();
+        let awaited = engine.ram().nr_awaited().min((counts.limit / AWAITED_SHARE).max(Order::HUGE.nr_pages()));
+        let Watermarks { low, high, .. } = counts.watermarks;
+        let mark = high - (high - low) * place.companion / MOST_THREADS + awaited;
+        let is_short = counts.shortage(mark) > in_flight_pages(writes);
         let step = if is_short && writes.has_room() { reclaim_one(engine, zone, writes, place) } else { Step::Stuck };
         drop(pass);
         match step {
@@ -146,11 +145,17 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
     }
 }
 
+/// Whether a zone has fewer frames available than its high watermark.
+fn are_frames_short(engine: &Engine) -> bool {
+    let mut counts = engine.ram().zones().all().iter().map(Zone::counts);
+    counts.any(|counts| counts.shortage(counts.watermarks.high) > 0)
+}
+
 /// Unmaps folios ahead, and cleans the oldest folios of the laundry.
 fn reclaim_one<'e>(engine: &'e Engine, zone: &Zone, writes: &mut Writes<'e>, place: ReclaimThread) -> Step {
     let counts = zone.counts();
     let mut progress = false;
-    if counts.laundry < (counts.limit / LAUNDRY_SHARE).max(2 * Order::HUGE.nr_pages()) {
+    if counts.lists.laundry < (counts.limit / LAUNDRY_SHARE).max(2 * Order::HUGE.nr_pages()) {
         progress = evict::unmap_oldest(engine, zone, None);
     }
     match evict::launder_oldest(engine, zone, None) {
@@ -195,22 +200,22 @@ fn finish<'e>(engine: &'e Engine, writes: &mut Writes<'e>, mut wait: bool) {
 /// then those with the fewest small folios. Returns whether folios have left one of the last kind, so that there is
 /// more to do.
 fn give_back_surplus(engine: &Engine, zone: &Zone) -> bool {
-    while zone.surplus() > 0 {
+    while zone.counts().surplus > 0 {
         engine.ram().give_stock_back();
         zone.drain();
-        while let Some(pageblock) = zone.take_surplus() {
+        while let Some(pageblock) = zone.pageblocks().take_surplus() {
             // SAFETY: the zone has just handed out the whole pageblock, so nobody else uses it.
             unsafe { engine.ram().frames().unpopulate(pageblock) };
             engine.ram().release_unpopulated(pageblock);
             engine.ram().frame_freed().signal();
         }
-        if zone.surplus() == 0 {
+        if zone.counts().surplus == 0 {
             break;
         }
         if !engine.ram().evict_standby_of(engine.table(), zone, Order::HUGE)
             && !engine.ram().evict_standby_of(engine.table(), zone, Order::PAGE)
         {
-            return (0..zone.nr_looks()).any(|_| empty_a_pageblock_of(engine, zone));
+            return (0..zone.pageblocks().nr_looks()).any(|_| empty_a_pageblock_of(engine, zone));
         }
     }
     false
@@ -220,9 +225,9 @@ fn give_back_surplus(engine: &Engine, zone: &Zone) -> bool {
 /// Returns whether any left.
 pub(crate) fn empty_a_pageblock_of(engine: &Engine, zone: &Zone) -> bool {
     zone.drain();
-    let Some(pageblock) = zone.emptiest_block() else { return false };
+    let Some(pageblock) = zone.pageblocks().emptiest() else { return false };
     let mut folios = Vec::new();
-    zone.folios_in(pageblock, &mut |frame, folio, order| folios.push((frame, folio, order)));
+    zone.pageblocks().folios_in(pageblock, &mut |frame, folio, order| folios.push((frame, folio, order)));
     let mut batch: Option<Batch<'_>> = None;
     for &(frame, folio, order) in &folios {
         if let Some((mut block, index)) = lock_if_there(engine, frame, folio, order)

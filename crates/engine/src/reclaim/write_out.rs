@@ -108,7 +108,7 @@ pub(crate) fn send<'e>(
     slot: SlotId,
 ) {
     let order = block.order();
-    if order == Order::HUGE || engine.swap().takes_folios(slot) {
+    if order == Order::HUGE || engine.swap().at(slot).takes_folios() {
         block.write_one(index, slot);
         return;
     }
@@ -129,7 +129,7 @@ pub(crate) fn write_batch(engine: &Engine, mut batch: Batch<'_>, settle: impl Fn
 /// Finishes a write that has ended, successfully or not.
 pub(crate) fn finish_write(engine: &Engine, outgoing: Outgoing<'_>, written: std::io::Result<()>) -> bool {
     if written.is_ok() {
-        engine.swap().note_written(outgoing.slot());
+        engine.swap().at(outgoing.slot()).health.wrote();
     }
     match outgoing {
         Outgoing::Whole { mut block, slot } => block.finish_folio(0, slot, written.map(|()| slot)),
@@ -160,13 +160,13 @@ fn finish_batch(
 
 /// Writes one folio of a batch that failed. `false`: this failed too, or the device is failing.
 fn write_alone(engine: &Engine, slot: SlotId, order: Order, bytes: &[u8]) -> bool {
-    if !engine.swap().is_failing(slot) {
+    if !engine.swap().at(slot).health.is_failing() {
         match engine.swap().write(slot, bytes) {
             Ok(()) => return true,
             Err(error) => engine.swap().write_failed(slot, error),
         }
     }
-    engine.swap().mark_bad(slot, order);
+    engine.swap().at(slot).mark_bad(order);
     false
 }
 

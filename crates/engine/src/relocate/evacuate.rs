@@ -59,11 +59,11 @@ fn empty_failing_devices(engine: &Engine) -> bool {
             let _pass = engine.gate().enter(signals::thread_id());
             engine.swap().devices().begin_removal(device);
         }
-        if !engine.swap().devices().is_unused(device) {
+        if engine.swap().devices().device(device).nr_used() > 0 {
             walk_failing(engine, device);
             engine.ram().reclaim_wanted().signal(); // settles what is being written there
         }
-        if engine.swap().devices().is_unused(device) {
+        if engine.swap().devices().device(device).nr_used() == 0 {
             engine.swap().devices().detach(device);
         } else {
             any_left = true;
@@ -117,7 +117,7 @@ fn end_lost_elsewhere(engine: &Engine) {
         let block = engine.lock(id);
         for page in 0..BLOCK_PAGES {
             let is_lost = match block.state(block.index_of(page)) {
-                State::Swapped(slot) => engine.swap().is_failing(slot),
+                State::Swapped(slot) => engine.swap().at(slot).health.is_failing(),
                 State::Resident(_) | State::Standby(_) | State::Empty => false,
             };
             if !is_lost {

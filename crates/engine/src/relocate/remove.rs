@@ -95,7 +95,7 @@ fn empty_device(engine: &Engine, device: DeviceId) -> Result<(), Stuck> {
     let mut buffer = Buffer::new();
     walk(engine, device, Step::Carry, &mut buffer)?;
     let mut walked = None;
-    while !engine.swap().devices().is_unused(device) {
+    while engine.swap().devices().device(device).nr_used() > 0 {
         if walked.is_some_and(|walked: Instant| walked.elapsed() > PATIENCE) {
             return Err(Stuck::Busy);
         }
@@ -133,7 +133,8 @@ pub(crate) fn free_copies(engine: &Engine, block: &mut Block<'_>, device: Device
             continue;
         }
         if engine.ram().zone(frame).list(frame) == Some(List::Clean) {
-            let spare = engine.ram().zones().available() >= engine.ram().zones().watermarks().high + order.nr_pages();
+            let counts = engine.ram().zones().counts();
+            let spare = counts.available() >= counts.watermarks.high + order.nr_pages();
             if !spare {
                 // RAM is short: keep the folio clean by a copy elsewhere.
                 if let Some(place) = slot_elsewhere(engine, order) {
@@ -221,10 +222,10 @@ pub(crate) fn carry_run(
 /// spare.
 fn keep_in_ram(engine: &Engine, block: &mut Block<'_>, run: &SlotRun, bytes: &[u8]) -> Result<(), Stuck> {
     let order = block.order();
-    let reserve = engine.ram().zones().watermarks().high;
+    let reserve = engine.ram().zones().counts().watermarks.high;
     for (at, part) in bytes.chunks(order.bytes()).enumerate() {
         let Some(taken) = engine.ram().try_take(engine.table(), order, reserve) else {
-            let there_are_frames = engine.ram().zones().available() >= reserve + order.nr_pages();
+            let there_are_frames = engine.ram().zones().counts().available() >= reserve + order.nr_pages();
             return match at {
                 0 if there_are_frames && order > Order::PAGE => {
                     // There are enough frames, but not contiguous ones.

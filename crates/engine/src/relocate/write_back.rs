@@ -23,7 +23,7 @@ use crate::process::cpu::current_cpu;
 use crate::process::fatal::EndOnPanic;
 use crate::process::turns::asleep;
 use crate::swap::block::Buffer;
-use crate::swap::space::fronts::HIGH;
+use crate::swap::relief::HIGH;
 
 /// Eighths of the front's memory at which writeback ends.
 const LOW: u64 = 6;
@@ -156,7 +156,7 @@ fn write_back(engine: &Engine, id: BlockId, front: DeviceId, behind: &[DeviceId]
         }
     }
     drop(block);
-    engine.swap().devices().flush_device(front); // its old slots are free now
+    engine.swap().devices().device(front).flush(); // its old slots are free now
     any
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use folioswap_core::compact::{Compaction, Stage};
-use folioswap_core::{BLOCK_PAGES, Order, Zone};
+use folioswap_core::{Order, Zone};
 
 use crate::process::wakeup::Event;
 
@@ -41,7 +41,7 @@ pub(crate) struct Compactor {
 
 impl Compactor {
     pub fn new(zones: &[Zone], stage: Option<Stage>, means: CompactionMeans) -> Self {
-        let compaction = |zone: &Zone| Compaction::new(zone.nr_frames_max() / BLOCK_PAGES, Order::HUGE);
+        let compaction = |zone: &Zone| Compaction::new(zone.pageblocks().nr_max(), Order::HUGE);
         let state = |zone| Mutex::new(Progress { in_calm: compaction(zone), everywhere: compaction(zone) });
         Compactor {
             states: zones.iter().map(state).collect(),

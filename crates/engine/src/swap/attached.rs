@@ -140,7 +140,7 @@ impl Attached {
         }
     }
 
-    pub fn allocate(&self, cpu: CpuId, order: Order) -> Option<SlotId> {
+    pub(super) fn allocate(&self, cpu: CpuId, order: Order) -> Option<SlotId> {
         if self.health.is_failing() || self.is_foreign() || !self.clusters.serves(order) {
             return None;
         }
@@ -166,7 +166,7 @@ impl Attached {
     }
 
     /// Frees slots; they may stay in the slot cache for a while.
-    pub fn free(&self, cpu: CpuId, slot: SlotId, order: Order) -> Freed {
+    pub(super) fn free(&self, cpu: CpuId, slot: SlotId, order: Order) -> Freed {
         if self.is_foreign() || self.held.keeps(slot, order) {
             return Freed::Immediate;
         }
@@ -186,7 +186,7 @@ impl Attached {
     }
 
     /// Frees slots at once.
-    pub fn free_now(&self, slot: SlotId, order: Order) {
+    pub(super) fn free_now(&self, slot: SlotId, order: Order) {
         if !self.is_foreign() && !self.held.keeps(slot, order) {
             self.clusters.free(slot, order);
             self.forget_full();
@@ -194,29 +194,29 @@ impl Attached {
     }
 
     /// Whether slots in use may be written once more.
-    pub fn may_write_again(&self, slot: SlotId, order: Order) -> bool {
+    pub(super) fn may_write_again(&self, slot: SlotId, order: Order) -> bool {
         !self.is_leaving() && !self.is_foreign() && !self.held.has(slot, order)
     }
 
     /// True for a device in a file: children read its slots after a fork, so those must not be reused.
-    pub fn is_shared_with_children(&self) -> bool {
+    pub(super) fn is_shared_with_children(&self) -> bool {
         self.device.descriptor().is_some() && !self.is_foreign()
     }
 
     /// Holds all slots in use for a fork.
-    pub fn hold_for(&self, fork: u64) {
+    pub(super) fn hold_for(&self, fork: u64) {
         self.flush();
         self.held.hold(fork, self.clusters.bits_in_use());
     }
 
     /// Releases slots pinned by forks whose descendants have exited.
-    pub fn end_held(&self, over: impl Fn(u64) -> bool) {
+    pub(super) fn end_held(&self, over: impl Fn(u64) -> bool) {
         self.held.end(over, |slot, order| self.clusters.free(slot, order));
         self.forget_full();
     }
 
     /// In a forked child: the device is the parent's.
-    pub fn become_foreign(&self) {
+    pub(super) fn become_foreign(&self) {
         self.foreign.store(true, Ordering::Relaxed);
     }
 
@@ -237,12 +237,12 @@ impl Attached {
     }
 
     /// The same for the background thread before it sleeps until it is woken.
-    pub fn sweep(&self) -> bool {
+    pub(super) fn sweep(&self) -> bool {
         self.cache.sweep(&self.clusters)
     }
 
     /// Frees the full batches of the cache.
-    pub fn free_full(&self) {
+    pub(super) fn free_full(&self) {
         self.cache.give_full(&self.clusters);
     }
 
@@ -253,7 +253,7 @@ impl Attached {
 
     /// From now on no slot is handed out, and the cache no longer collects freed slots. `false`: the device was already
     /// leaving.
-    pub fn begin_removal(&self) -> bool {
+    pub(super) fn begin_removal(&self) -> bool {
         if self.leaving.swap(true, Ordering::SeqCst) {
             return false;
         }
@@ -262,7 +262,7 @@ impl Attached {
         true
     }
 
-    pub fn cancel_removal(&self) {
+    pub(super) fn cancel_removal(&self) {
         self.cache.switch_on();
         self.clusters.cancel_removal();
         self.leaving.store(false, Ordering::SeqCst);
@@ -273,8 +273,18 @@ impl Attached {
         self.clusters.bytes() + self.cache.bytes()
     }
 
+    /// Whether a folio that was read back should keep its slots: only while the device has plenty of room.
+    pub fn keeps_copies(&self) -> bool {
+        !self.is_leaving() && self.has_plenty()
+    }
+
+    /// Whether folios are written to it one by one: only disks gain from combining neighbours.
+    pub fn takes_folios(&self) -> bool {
+        self.device.memory().is_some() || self.device.compresses()
+    }
+
     /// Whether less than half of the device is used.
-    pub fn has_plenty(&self) -> bool {
+    fn has_plenty(&self) -> bool {
         if self.is_foreign() {
             return true; // a copy there costs nothing
         }
@@ -286,7 +296,7 @@ impl Attached {
         nr_used * 2 < capacity || nr_used.saturating_sub(self.nr_on_their_way()) * 2 < capacity
     }
 
-    pub fn mark_bad(&self, slot: SlotId, order: Order) {
+    pub(super) fn mark_bad(&self, slot: SlotId, order: Order) {
         self.clusters.mark_bad(slot, order);
         self.nr_bad.fetch_add(order.nr_pages(), Ordering::Relaxed);
     }
@@ -306,7 +316,7 @@ impl Attached {
 
     /// Whether the device has no free slots of any order, after an allocation of `order` failed. Always `false` while
     /// it is being removed or is failing: its slots are not handed out then.
-    pub fn has_none_left(&self, order: Order) -> bool {
+    pub(super) fn has_none_left(&self, order: Order) -> bool {
         if self.is_foreign() {
             return true;
         }
@@ -327,7 +337,7 @@ impl Attached {
     }
 
     /// Updates the figures of how much of the device is used.
-    pub fn note_use(&self) {
+    pub(super) fn note_use(&self) {
         self.figures.record_used(self.used_bytes());
         if let Some(memory) = self.device.memory_use() {
             self.figures.record_memory(memory.memory_bytes);
@@ -335,7 +345,7 @@ impl Attached {
     }
 
     /// Whether an eighth of its slots is free, contiguous or not: compaction can make free runs of them.
-    pub fn has_scattered_room(&self) -> bool {
+    pub(super) fn has_scattered_room(&self) -> bool {
         let nr_given_back = self.nr_given_back.load(Ordering::Relaxed) * Order::HUGE.nr_pages();
         let nr_slots = self.clusters.nr_slots().saturating_sub(nr_given_back);
         let nr_free = nr_slots.saturating_sub(self.clusters.nr_used());
@@ -394,12 +404,12 @@ impl Attached {
     }
 
     /// Whether a discard is worthwhile.
-    pub fn discards_due(&self) -> bool {
+    pub(super) fn discards_due(&self) -> bool {
         self.nr_spare() >= WORTH_DISCARDING
     }
 
     /// Emptied clusters that could be discarded; 0 unless they hold more slots than are used.
-    pub fn nr_spare(&self) -> usize {
+    pub(super) fn nr_spare(&self) -> usize {
         if self.cannot_discard.load(Ordering::Relaxed) || self.is_foreign() {
             return 0;
         }
@@ -409,7 +419,7 @@ impl Attached {
 
     /// Discards the space of up to `most` emptied clusters. `enter` passes the fork gate, for callers outside of it: no
     /// lock is held while another thread forks, and a fork does not wait for the disk.
-    pub fn discard<'g>(&self, most: usize, enter: &dyn Fn() -> Option<Pass<'g>>) {
+    pub(super) fn discard<'g>(&self, most: usize, enter: &dyn Fn() -> Option<Pass<'g>>) {
         let inside = enter();
         let mut clusters = self.clusters.take_discards(most);
         drop(inside);
@@ -432,7 +442,7 @@ impl Attached {
     }
 
     /// Slots of the device. For a device that can still grow: the most that it could have.
-    pub fn capacity_slots(&self) -> usize {
+    pub(super) fn capacity_slots(&self) -> usize {
         if !self.full.load(Ordering::Relaxed) {
             return self.limit_slots;
         }

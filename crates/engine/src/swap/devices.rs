@@ -36,17 +36,14 @@ impl DeviceEntry {
     }
 }
 
-/// A slot's number on its device. The device stays while this is held.
-pub(super) struct At<'s> {
-    place: RwLockReadGuard<'s, Option<Attached>>,
-    pub within: SlotId,
-}
+/// A device in use. It stays while this is held.
+pub(crate) struct InUse<'s>(RwLockReadGuard<'s, Option<Attached>>);
 
-impl std::ops::Deref for At<'_> {
+impl std::ops::Deref for InUse<'_> {
     type Target = Attached;
 
     fn deref(&self) -> &Attached {
-        self.place.as_ref().expect("a slot that is in use has a device")
+        self.0.as_ref().expect("it was seen to be in use")
     }
 }
 
@@ -89,16 +86,20 @@ impl Devices {
             shared,
         };
         for device in devices {
-            assert!(empty.add(device), "the builder has counted the devices");
+            empty.add(device).expect("the builder has counted the devices");
         }
         empty
     }
 
-    /// Adds a device. `false`: there are too many.
-    pub fn add(&self, opened: Opened) -> bool {
+    /// Adds a device.
+    ///
+    /// # Errors
+    /// [`Error::TooManyDevices`].
+    pub fn add(&self, opened: Opened) -> Result<(), Error> {
         let Opened { device, priority, node } = opened;
         let _alone = self.changing();
-        let Some(free) = self.entries.iter().position(|place| place.read().is_none()) else { return false };
+        let free = self.entries.iter().position(|place| place.read().is_none());
+        let free = free.ok_or(Error::TooManyDevices(MAX_DEVICES))?;
         self.compresses.fetch_or(device.compresses(), Ordering::Relaxed);
         let name = device.name();
         let taken = |name: &str| self.find(name).is_some();
@@ -110,15 +111,7 @@ impl Devices {
         self.nr_places.fetch_max(free + 1, Ordering::Release);
         let _blocked = folioswap_sys::signals::block_all(); // as in `DeviceEntry::set`
         self.availability.add(DeviceId::from_index(free), priority, node);
-        true
-    }
-
-    /// As [`Devices::add`].
-    ///
-    /// # Errors
-    /// [`Error::TooManyDevices`].
-    pub fn add_or_refuse(&self, opened: Opened) -> Result<(), Error> {
-        if self.add(opened) { Ok(()) } else { Err(Error::TooManyDevices(MAX_DEVICES)) }
+        Ok(())
     }
 
     /// The NUMA nodes of devices and CPUs.
@@ -147,23 +140,24 @@ impl Devices {
 
     /// The device with a name. Those of a parent have none here.
     pub fn find(&self, name: &str) -> Option<DeviceId> {
-        self.each(|id, attached| (attached.name == name && !attached.is_foreign()).then_some(id))
+        let mut named = self.each().filter(|(_, attached)| attached.name == name && !attached.is_foreign());
+        named.next().map(|(id, _)| id)
     }
 
-    /// Calls `look` with each device until it returns a value.
-    pub(super) fn each<T>(&self, mut look: impl FnMut(DeviceId, &Attached) -> Option<T>) -> Option<T> {
-        let places = &self.entries[..self.nr_places.load(Ordering::Acquire)];
-        places.iter().enumerate().find_map(|(index, place)| look(DeviceId::from_index(index), place.read().as_ref()?))
+    /// The devices, one at a time.
+    pub(super) fn each(&self) -> impl Iterator<Item = (DeviceId, InUse<'_>)> {
+        let ids = (0..self.nr_places.load(Ordering::Acquire)).map(DeviceId::from_index);
+        ids.filter_map(|id| Some((id, self.get(id)?)))
     }
 
-    /// As [`Devices::each`], for one device.
-    pub(super) fn device<T>(&self, id: DeviceId, look: impl FnOnce(&Attached) -> T) -> T {
-        look(self.entries[id.index()].read().as_ref().expect("the caller keeps it from being removed"))
+    /// The device at an index, if there is one.
+    pub fn get(&self, id: DeviceId) -> Option<InUse<'_>> {
+        Some(self.entries[id.index()].read()).filter(|entry| entry.is_some()).map(InUse)
     }
 
-    pub(super) fn at(&self, slot: SlotId) -> At<'_> {
-        let place = self.entries[self.device_of(slot).index()].read();
-        At { place, within: self.within(slot) }
+    /// The same, for a caller that keeps it from being removed.
+    pub fn device(&self, id: DeviceId) -> InUse<'_> {
+        self.get(id).expect("the caller keeps it from being removed")
     }
 
     pub(super) fn within(&self, slot: SlotId) -> SlotId {
@@ -194,21 +188,20 @@ impl Devices {
     /// The next device on which a large folio may find no run of slots in spite of free room. See
     /// [`Attached::has_scattered_room`].
     pub fn next_scattered(&self, after: Option<DeviceId>) -> Option<DeviceId> {
-        let passes = |id: DeviceId| after.is_none_or(|after| id > after);
-        self.each(|id, attached| (passes(id) && attached.has_scattered_room()).then_some(id))
+        let others = self.each().filter(|&(id, _)| after.is_none_or(|after| id > after));
+        others.filter(|(_, attached)| attached.has_scattered_room()).map(|(id, _)| id).next()
     }
 
     /// Passes a device's clusters to `look`. The caller keeps the device from being removed.
     pub fn clusters<T>(&self, id: DeviceId, look: impl FnOnce(&Clusters) -> T) -> T {
-        let seen = self.device(id, |attached| look(&attached.clusters));
+        let seen = look(&self.device(id).clusters);
         self.availability.freed(id); // isolated clusters may be back
         seen
     }
 
     /// Allocates on one device, which may have been removed meanwhile.
     pub(super) fn allocate_on(&self, id: DeviceId, cpu: CpuId, order: Order) -> Attempt<SlotId> {
-        let place = self.entries[id.index()].read();
-        let Some(attached) = place.as_ref() else { return Attempt::NoRun };
+        let Some(attached) = self.get(id) else { return Attempt::NoRun };
         match attached.allocate(cpu, order) {
             Some(slot) => Attempt::Placed(self.slot_on(id, slot)),
             None if attached.has_none_left(order) => Attempt::Full,
@@ -218,67 +211,39 @@ impl Devices {
 
     /// Frees all pending slots. What was freed before this call is free after it.
     pub(super) fn flush(&self) {
-        self.each(|_, attached| {
-            attached.flush();
-            None::<()>
-        });
-    }
-
-    /// As [`Devices::flush`], for one device. The caller keeps it from being removed.
-    pub fn flush_device(&self, id: DeviceId) {
-        self.device(id, Attached::flush);
-    }
-
-    /// Pending slots of a device. The caller keeps it from being removed.
-    pub fn nr_on_their_way(&self, id: DeviceId) -> usize {
-        self.device(id, Attached::nr_on_their_way)
+        self.each().for_each(|(_, attached)| _ = attached.flush());
     }
 
     /// Stops handing out slots of the device. A failing device may be in this state already.
     pub fn begin_removal(&self, id: DeviceId) {
-        if self.device(id, Attached::begin_removal) {
+        if self.device(id).begin_removal() {
             self.availability.begin_removal(id);
         }
     }
 
     /// Hands out its slots again, unless it is failing.
     pub fn cancel_removal(&self, id: DeviceId) {
-        if !self.is_device_failing(id) {
-            self.device(id, Attached::cancel_removal);
+        if !self.device(id).health.is_failing() {
+            self.device(id).cancel_removal();
             self.availability.cancel_removal(id);
         }
     }
 
     /// The devices that are failing.
     pub fn failing_devices(&self) -> Vec<DeviceId> {
-        let mut failing = Vec::new();
-        self.each(|id, attached| {
-            failing.extend(attached.health.is_failing().then_some(id));
-            None::<()>
-        });
-        failing
-    }
-
-    /// Whether a device is failing. The caller keeps it from being removed.
-    pub fn is_device_failing(&self, id: DeviceId) -> bool {
-        self.device(id, |attached| attached.health.is_failing())
-    }
-
-    /// Whether a device that is being removed holds nothing. Slots freed there are free at once.
-    pub fn is_unused(&self, id: DeviceId) -> bool {
-        self.device(id, |attached| attached.nr_used() == 0)
+        self.each().filter(|(_, attached)| attached.health.is_failing()).map(|(id, _)| id).collect()
     }
 
     /// Closes an unused device that is being removed.
     pub fn detach(&self, id: DeviceId) {
-        assert!(self.is_unused(id), "a device is in use until its last slot is free");
+        assert_eq!(self.device(id).nr_used(), 0, "a device is in use until its last slot is free");
         {
             let _blocked = folioswap_sys::signals::block_all();
             self.availability.remove(id);
         }
         let attached = self.entries[id.index()].set(None);
         drop(attached); // closes it, under no lock
-        let compresses = self.each(|_, attached| attached.device.compresses().then_some(())).is_some();
+        let compresses = self.each().any(|(_, attached)| attached.device.compresses());
         self.compresses.store(compresses, Ordering::Relaxed);
     }
 
@@ -288,13 +253,12 @@ impl Devices {
     }
 
     pub(super) fn compresses_on(&self, id: DeviceId) -> bool {
-        self.entries[id.index()].read().as_ref().is_some_and(|attached| attached.device.compresses())
+        self.get(id).is_some_and(|attached| attached.device.compresses())
     }
 
     /// Whether more than `eighths` eighths of a device's memory are in use, for devices whose memory is what fills up.
     pub fn is_filled(&self, id: DeviceId, eighths: u64) -> bool {
-        let place = self.entries[id.index()].read();
-        let memory = place.as_ref().and_then(|attached| attached.device.memory_use());
+        let memory = self.get(id).and_then(|attached| attached.device.memory_use());
         memory.is_some_and(|memory| memory.kept_bytes > memory.limit_bytes / 8 * eighths)
     }
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use folioswap_sys::signals;
 
-use crate::process::wakeup::Gate;
-use crate::swap::space::SwapSpace;
+use crate::process::wakeup::{Gate, Pass};
+use crate::swap::devices::Devices;
 
 /// How long most of the space must have been free.
 const DISCARD_DELAY: Duration = Duration::from_millis(500);
@@ -40,11 +40,11 @@ pub(crate) enum Next {
 
 impl Discards {
     /// Discards a few clusters if it is time to. For a thread that is outside the fork gate.
-    pub fn step(&mut self, space: &SwapSpace, gate: &Gate) -> Next {
+    pub fn step(&mut self, devices: &Devices, gate: &Gate) -> Next {
         let enter = || Some(gate.enter(signals::thread_id()));
         match self {
-            Discards::Giving if space.discard(BATCH, &enter) => return Next::GoOn,
-            Discards::None | Discards::Since(_) if space.discards_due() => {
+            Discards::Giving if discard(devices, BATCH, &enter) => return Next::GoOn,
+            Discards::None | Discards::Since(_) if are_due(devices) => {
                 let waited = match self {
                     Discards::Since(since) => since.elapsed(),
                     _ => {
@@ -64,4 +64,22 @@ impl Discards {
         *self = Discards::None;
         Next::Sleep
     }
+}
+
+/// Whether a device has enough emptied clusters to give some back.
+fn are_due(devices: &Devices) -> bool {
+    devices.each().any(|(_, attached)| attached.discards_due())
+}
+
+/// Gives up to `most` emptied clusters back on each device that has more of them than clusters in use. `false`: no
+/// device has. `enter` passes the fork gate.
+fn discard<'g>(devices: &Devices, most: usize, enter: &dyn Fn() -> Option<Pass<'g>>) -> bool {
+    let mut any = false;
+    for (id, attached) in devices.each().filter(|(_, attached)| attached.nr_spare() > 0) {
+        attached.discard(most, enter);
+        let _inside = enter();
+        devices.availability.freed(id);
+        any = true;
+    }
+    any
 }

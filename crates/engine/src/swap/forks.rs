@@ -14,38 +14,39 @@ impl Devices {
     /// Before a fork: holds what is in use on files for that fork, and lets the child have what is in memory.
     pub fn share_with_child(&self, fork: u64) {
         self.share_again(fork);
-        self.each(|_, attached| {
-            self.let_child_have(attached, true);
+        for (_, attached) in self.each() {
+            let_child_have(&attached, true);
             if let Some(Err(error)) = attached.device.descriptor().map(Descriptor::be_inherited) {
                 fatal::say(&format!("swap {}: a child will not find what is there: {error}", attached.name));
             }
-            None::<()>
-        });
+        }
     }
 
     /// Holds for a fork what has come to be in use on files since [`Devices::share_with_child`].
     pub fn share_again(&self, fork: u64) {
-        self.each(|_, attached| {
-            if attached.is_shared_with_children() {
-                attached.hold_for(fork);
+        let shared = self.each().filter(|(_, attached)| attached.is_shared_with_children());
+        shared.for_each(|(_, attached)| attached.hold_for(fork));
+    }
+
+    /// Whether slots were freed that forks hold.
+    pub fn has_freed_held(&self) -> bool {
+        self.each().any(|(_, attached)| attached.held.any_freed())
+    }
+
+    /// Frees the slots that were held for forks whose descendants are gone.
+    pub fn end_held(&self, is_over: impl Fn(u64) -> bool) {
+        for (id, attached) in self.each().filter(|(_, attached)| attached.held.any()) {
+            let over: Vec<_> = attached.held.forks().into_iter().filter(|&fork| is_over(fork)).collect();
+            if !over.is_empty() {
+                attached.end_held(|fork| over.contains(&fork));
+                self.availability.freed(id);
             }
-            None::<()>
-        });
+        }
     }
 
     /// After a fork: keeps what is in memory from children that are not managed.
     pub fn end_sharing(&self) {
-        self.each(|_, attached| {
-            self.let_child_have(attached, false);
-            None::<()>
-        });
-    }
-
-    fn let_child_have(&self, attached: &Attached, have: bool) {
-        if let Err(error) = attached.device.let_children_have(have) {
-            let done = if have { "a child cannot have its content" } else { "other children may get its content" };
-            fatal::say(&format!("swap {}: {done}: {error}", attached.name));
-        }
+        self.each().for_each(|(_, attached)| let_child_have(&attached, false));
     }
 
     /// In a forked child: drops its parent's devices that are not in use, which would fill the places of devices within
@@ -53,23 +54,16 @@ impl Devices {
     pub fn kept_in_child(&self) -> Vec<KeptNumber> {
         let ids = (0..self.nr_places.load(Ordering::Acquire)).map(DeviceId::from_index);
         ids.for_each(|id| self.drop_unused_file(id));
-        let mut kept = Vec::new();
-        self.each(|_, attached| {
-            kept.extend(attached.device.descriptor().map(Descriptor::kept_number));
-            None::<()>
-        });
-        kept
+        self.each().filter_map(|(_, attached)| attached.device.descriptor().map(Descriptor::kept_number)).collect()
     }
 
     /// In a forked child, whose descriptors are settled: the parent's devices are only read from now on.
     pub fn enter_child(&self) {
         self.nr_changing.store(0, Ordering::Relaxed);
-        self.each(|_, attached| {
-            attached.device.descriptor()?;
+        for (_, attached) in self.each().filter(|(_, attached)| attached.device.descriptor().is_some()) {
             attached.become_foreign();
             attached.held.end(|_| true, |_, _| ());
-            None::<()>
-        });
+        }
     }
 
     /// In a forked child: drops a device of the parent's in a file, unless it is in use, or a thread of the parent's
@@ -89,14 +83,20 @@ impl Devices {
 
     /// In a forked child: lets the engine's threads read the parent's devices.
     pub fn keep_in_child(&self) {
-        self.each(|_, attached| {
+        for (_, attached) in self.each() {
             if let Some(Err(error)) = attached.device.descriptor().map(Descriptor::keep_in_child) {
                 fatal::say(&format!(
                     "swap {}: what was there when this process was forked is lost: {error}",
                     attached.name
                 ));
             }
-            None::<()>
-        });
+        }
+    }
+}
+
+fn let_child_have(attached: &Attached, have: bool) {
+    if let Err(error) = attached.device.let_children_have(have) {
+        let done = if have { "a child cannot have its content" } else { "other children may get its content" };
+        fatal::say(&format!("swap {}: {done}: {error}", attached.name));
     }
 }

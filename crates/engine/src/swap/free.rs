@@ -13,12 +13,9 @@
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-use folioswap_core::{Freed, Order, SlotId};
 use folioswap_sys::signals;
 
-use crate::process::cpu::current_cpu;
 use crate::process::lifecycle::Lifecycle;
-use crate::process::wakeup::Gate;
 use crate::swap::discard::{Discards, Next};
 use crate::swap::space::SwapSpace;
 
@@ -47,17 +44,17 @@ impl Freer {
     pub fn step(&mut self, space: &SwapSpace, lifecycle: &Lifecycle) -> Option<Duration> {
         let gate = lifecycle.gate();
         let pass = gate.enter(signals::thread_id());
-        space.free_full();
-        if space.has_freed_held() && self.looked.elapsed() >= FORK_POLL_INTERVAL {
+        free_full(space);
+        if space.devices().has_freed_held() && self.looked.elapsed() >= FORK_POLL_INTERVAL {
             self.looked = Instant::now();
-            space.end_held(|fork| lifecycle.is_over(fork));
+            space.devices().end_held(|fork| lifecycle.is_over(fork));
         }
-        let awaits_descendants = space.has_freed_held();
+        let awaits_descendants = space.devices().has_freed_held();
         if std::mem::replace(&mut self.is_idle, false) {
             self.swept = Instant::now(); // woken: the watch begins
         } else if self.swept.elapsed() >= FLUSH_INTERVAL {
             self.swept = Instant::now();
-            self.is_idle = !space.sweep_slots();
+            self.is_idle = !sweep(space);
         }
         drop(pass);
         let watch = match (self.is_idle, awaits_descendants) {
@@ -65,7 +62,7 @@ impl Freer {
             (true, true) => Some(FORK_POLL_INTERVAL),
             (true, false) => None,
         };
-        match self.discards.step(space, gate) {
+        match self.discards.step(space.devices(), gate) {
             Next::GoOn => Some(Duration::ZERO),
             Next::Sleep => watch,
             Next::SleepFor(limit) => Some(watch.map_or(limit, |watch| watch.min(limit))),
@@ -73,43 +70,20 @@ impl Freer {
     }
 }
 
-impl SwapSpace {
-    /// Frees slots; they may be collected in a batch first. Does not allocate.
-    pub fn free_slots(&self, slot: SlotId, order: Order) {
-        let cpu = current_cpu();
-        let is_full = self.free(cpu, slot, order) == Freed::Filled;
-        if self.freeing().begin_watch() | is_full {
-            self.freeing().wake();
-        }
+/// Flushes all batches. `false`: there was nothing, and the next free wakes the thread.
+fn sweep(space: &SwapSpace) -> bool {
+    space.freeing().on_watch.store(false, Ordering::SeqCst);
+    fence(Ordering::SeqCst); // pairs with the fence in `begin_watch`
+    let any = space.devices().each().fold(false, |any, (_, attached)| attached.sweep() | any);
+    if any {
+        space.freeing().on_watch.store(true, Ordering::SeqCst);
     }
+    any
+}
 
-    /// Returns unused slots at once, so that the next allocation finds them.
-    pub fn put_back_slots(&self, slot: SlotId, order: Order) {
-        self.free_now(slot, order);
-        if self.freeing().begin_watch() {
-            self.freeing().wake();
-        }
-    }
-
-    /// Frees all slots in batches, so that all earlier frees have taken effect. For threads of the program, with no
-    /// lock held.
-    pub fn flush_slots(&self, gate: &Gate) {
-        // A signal handler that ran now might fault, and wait for a lock that this thread holds.
-        let _blocked = signals::block_all();
-        let _pass = gate.enter(signals::thread_id());
-        self.devices().flush();
-    }
-
-    /// Flushes all batches. `false`: there was nothing, and the next free wakes the thread.
-    fn sweep_slots(&self) -> bool {
-        self.freeing().on_watch.store(false, Ordering::SeqCst);
-        fence(Ordering::SeqCst); // pairs with the fence in `begin_watch`
-        let any = self.sweep();
-        if any {
-            self.freeing().on_watch.store(true, Ordering::SeqCst);
-        }
-        any
-    }
+/// Frees the batches of pending slots that are full.
+fn free_full(space: &SwapSpace) {
+    space.devices().each().for_each(|(_, attached)| attached.free_full());
 }
 
 #[cfg(test)]
@@ -121,7 +95,7 @@ mod tests {
     use crate::engine::Engine;
     use crate::process::wakeup::comes_true;
     use crate::swap::attached::Frees;
-    use folioswap_core::{CpuId, DeviceId};
+    use folioswap_core::{CpuId, DeviceId, Freed, Order, SlotId};
 
     const DEVICE: DeviceId = DeviceId::new(0);
     const CPU: CpuId = CpuId::new(0);
@@ -163,9 +137,9 @@ mod tests {
         let engine = arena.engine();
         let slots = in_use(engine, 64);
         // Nothing wakes the thread here: the test frees on its own.
-        let freed: Vec<_> = slots.iter().map(|&slot| engine.swap().free(CPU, slot, Order::PAGE)).collect();
+        let freed: Vec<_> = slots.iter().map(|&slot| engine.swap().at(slot).free(CPU, Order::PAGE)).collect();
         assert_eq!((freed[62], freed[63], nr_used(engine)), (Freed::Collected, Freed::Filled, 64));
-        engine.swap().free_full();
+        free_full(engine.swap());
         assert_eq!(nr_used(engine), 0);
     }
 
@@ -200,7 +174,7 @@ mod tests {
                 }
             }
             let _ = arena.stats();
-            assert_eq!((nr_used(engine), engine.swap().devices().nr_on_their_way(DEVICE)), (0, 0));
+            assert_eq!((nr_used(engine), engine.swap().devices().device(DEVICE).nr_on_their_way()), (0, 0));
         }
     }
 
@@ -215,7 +189,7 @@ mod tests {
         let nr_left = nr_used(engine);
         assert_eq!(
             (nr_left, nr_left <= 64 * folioswap_sys::cpu::nr_cpus()),
-            (engine.swap().devices().nr_on_their_way(DEVICE), true)
+            (engine.swap().devices().device(DEVICE).nr_on_their_way(), true)
         );
         assert!((0..16 << 10).all(|_| engine.swap().allocate(CPU, Order::PAGE).is_some()), "all of the device");
         engine.gate().open();

@@ -25,7 +25,7 @@ impl Freeing {
 
     /// Whether the caller must wake the thread to look at what was just freed. Only one caller gets `true` per watch.
     pub fn begin_watch(&self) -> bool {
-        // Pairs with the fence in `SwapSpace::sweep_slots`: the sweep sees what was freed, or this load sees that the
+        // Pairs with the fence in `free::sweep`: the sweep sees what was freed, or this load sees that the
         // watch has ended.
         fence(Ordering::SeqCst);
         !self.on_watch.load(Ordering::Relaxed) && !self.on_watch.swap(true, Ordering::SeqCst)

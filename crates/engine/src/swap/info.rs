@@ -3,7 +3,7 @@
 use folioswap_core::{DeviceIo, Listed, NodeId, Priority};
 
 use crate::device::MemoryUse;
-use crate::swap::devices::Devices;
+use crate::swap::devices::{Devices, InUse};
 use crate::swap::health::{DeviceErrors, DeviceState};
 
 /// A snapshot of a swap device of an arena.
@@ -38,8 +38,7 @@ pub(crate) fn all(devices: &Devices) -> Vec<DeviceInfo> {
     let _blocked = folioswap_sys::signals::block_all(); // as in `DeviceEntry::set`
     let listed = devices.availability.devices();
     let info = |listed: Listed| {
-        let place = devices.entries[listed.device.index()].read();
-        let attached = place.as_ref()?; // it may have been removed meanwhile
+        let attached = devices.get(listed.device)?; // it may have been removed meanwhile
         Some(DeviceInfo {
             name: attached.name.clone(),
             used_bytes: attached.used_bytes(),
@@ -57,12 +56,7 @@ pub(crate) fn all(devices: &Devices) -> Vec<DeviceInfo> {
 }
 
 pub(crate) fn metadata_bytes(devices: &Devices) -> usize {
-    let mut sum = 0;
-    devices.each(|_, attached| {
-        sum += attached.metadata_bytes();
-        None::<()>
-    });
-    sum
+    devices.each().map(|(_, attached)| attached.metadata_bytes()).sum()
 }
 
 /// Says in one line which devices are full.
@@ -78,23 +72,19 @@ pub(crate) fn describe_full(devices: &Devices) -> String {
 /// Describes the I/O in flight, by device. `None` if there is none. Devices that compress do not count, because
 /// only other threads can hold them up.
 pub(crate) fn describe_in_flight(devices: &Devices) -> Option<String> {
-    let mut described = Vec::new();
-    devices.each(|_, attached| {
+    let describe = |attached: InUse<'_>| {
         let nr = if attached.device.compresses() { 0 } else { attached.figures.in_flight() };
-        described.extend((nr > 0).then(|| format!("{} (reads and writes under way: {nr})", attached.name)));
-        None::<()>
-    });
+        (nr > 0).then(|| format!("{} (reads and writes under way: {nr})", attached.name))
+    };
+    let described: Vec<_> = devices.each().filter_map(|(_, attached)| describe(attached)).collect();
     (!described.is_empty()).then(|| described.join(", "))
 }
 
 /// The most memory that devices in memory may use, plain or compressed.
 pub(crate) fn most_bytes_in_ram(devices: &Devices) -> u64 {
-    let mut sum = 0;
-    devices.each(|_, attached| {
-        let device = &attached.device;
-        let plain = device.memory().and_then(|_| device.limit_bytes());
-        sum += plain.or(device.memory_use().map(|memory| memory.limit_bytes)).unwrap_or(0);
-        None::<()>
-    });
-    sum
+    let most_bytes = |attached: InUse<'_>| {
+        let plain = attached.device.memory().and_then(|_| attached.device.limit_bytes());
+        plain.or(attached.device.memory_use().map(|memory| memory.limit_bytes)).unwrap_or(0)
+    };
+    devices.each().map(|(_, attached)| most_bytes(attached)).sum()
 }

@@ -2,6 +2,7 @@
 
 pub mod attached;
 pub mod block;
+pub mod device_slot;
 pub mod devices;
 pub mod discard;
 pub mod figures;
@@ -11,6 +12,7 @@ mod freeing;
 pub mod health;
 pub mod held;
 pub mod info;
+pub mod relief;
 pub mod slot_work;
 pub mod space;
 pub mod transfer;

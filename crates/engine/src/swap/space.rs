@@ -3,24 +3,25 @@
 //! The next device of a node's list is tried when one has no place for the whole folio. Small folios of a CPU stay on
 //! one device for a cluster's worth of slots, so they are written together.
 
-pub mod fronts;
 pub mod io;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use folioswap_core::{Attempt, CpuId, DeviceId, Freed, NodeId, Order, SlotId, Stats};
+use folioswap_sys::signals;
 
-use crate::device::Opened;
 use crate::device::topology::Topology;
+use crate::device::{Opened, Refusal};
+use crate::process::cpu::current_cpu;
 use crate::process::shared_stats::StatsHome;
-use crate::process::wakeup::{Event, Pass};
+use crate::process::wakeup::{Event, Gate};
 use crate::swap::attached::{Frees, Layout};
+use crate::swap::device_slot::DeviceSlot;
 use crate::swap::devices::Devices;
 use crate::swap::freeing::Freeing;
-use crate::swap::health::Trouble;
+use crate::swap::relief::{HIGH, Relief};
 use crate::swap::slot_work::SlotWork;
-use crate::swap::space::fronts::Relief;
 
 /// The device that takes one CPU's small folios: its number, how many more slots go there, and the node for which it
 /// was chosen, since CPUs may share a record. On its own cache lines. Updates may race if the thread changes CPU; then
@@ -115,34 +116,15 @@ impl SwapSpace {
         &self.stats
     }
 
-    /// Whether the slot's device is failing.
-    pub fn is_failing(&self, slot: SlotId) -> bool {
-        self.devices.at(slot).health.is_failing()
+    /// A slot in use.
+    pub fn at(&self, slot: SlotId) -> DeviceSlot<'_> {
+        let attached = self.devices.device(self.devices.device_of(slot));
+        DeviceSlot { attached, within: self.devices.within(slot) }
     }
 
-    /// Counts a failure of the slot's device. See [`Health::note`](crate::swap::health::Health::note).
-    pub fn note_failure(&self, slot: SlotId, trouble: &Trouble, again: bool) -> Option<String> {
-        let at = self.devices.at(slot);
-        at.figures.failed(trouble.kind());
-        at.health.note(trouble, again)
-    }
-
-    /// Notes the success of a write that bypassed the device's own calls.
-    pub fn note_written(&self, slot: SlotId) {
-        self.devices.at(slot).health.wrote();
-    }
-
-    /// Whether slots in use may be written once more: their device is not being removed, failing, or a parent's, and no
-    /// forked child may read them.
-    pub fn may_write_again(&self, slot: SlotId, order: Order) -> bool {
-        let at = self.devices.at(slot);
-        at.may_write_again(at.within, order)
-    }
-
-    /// The NUMA node that prefers the slot's device because it is on that node. `None` if the node is unknown or a
-    /// priority was set.
-    pub fn home_of(&self, slot: SlotId) -> Option<NodeId> {
-        self.devices.at(slot).home
+    /// Whether a thread is writing to a device that compresses.
+    pub fn is_compressing(&self) -> bool {
+        self.nr_compressing.load(Ordering::Relaxed) > 0
     }
 
     /// As [`SwapSpace::allocate_for`], for the CPU's node.
@@ -172,103 +154,67 @@ impl SwapSpace {
         Some(slot)
     }
 
-    /// Frees slots, possibly later: all that were handed out at once, or an aligned part of them.
-    pub(super) fn free(&self, cpu: CpuId, slot: SlotId, order: Order) -> Freed {
-        let freed = {
-            let at = self.devices.at(slot);
-            at.free(cpu, at.within, order)
-        };
-        self.devices.availability.freed(self.devices.device_of(slot));
-        freed
+    /// As [`SwapSpace::allocate`], on the first of these devices that has a place.
+    pub fn allocate_on_one(&self, devices: &[DeviceId], cpu: CpuId, order: Order) -> Option<SlotId> {
+        devices.iter().find_map(|&device| match self.devices.allocate_on(device, cpu, order) {
+            Attempt::Placed(slot) => Some(slot),
+            Attempt::NoRun | Attempt::Full => None,
+        })
     }
 
-    /// As [`SwapSpace::free`], at once, for slots that were handed out and not used.
-    pub(super) fn free_now(&self, slot: SlotId, order: Order) {
-        {
-            let at = self.devices.at(slot);
-            at.free_now(at.within, order);
+    /// As [`SwapSpace::allocate`], on another device, for a folio that `refused_by` has refused.
+    pub(super) fn allocate_after(
+        &self,
+        refused_by: DeviceId,
+        refusal: Refusal,
+        cpu: CpuId,
+        order: Order,
+    ) -> Option<SlotId> {
+        self.devices.availability.place(self.devices.topology().node_of(cpu), |device| {
+            let refuses =
+                device == refused_by || refusal == Refusal::Incompressible && self.devices.compresses_on(device);
+            if refuses { Attempt::NoRun } else { self.devices.allocate_on(device, cpu, order) }
+        })
+    }
+
+    /// Wakes the thread if a written folio has filled a front.
+    pub fn note_filling(&self, slot: SlotId) {
+        let is_front = self.devices.compresses() && self.relief.is_wanted();
+        if is_front && self.devices.is_filled(self.devices.device_of(slot), HIGH) {
+            self.relief.wake();
         }
+    }
+
+    /// Frees slots; they may be collected in a batch first. Does not allocate.
+    pub fn free_slots(&self, slot: SlotId, order: Order) {
+        let freed = self.at(slot).free(current_cpu(), order);
         self.devices.availability.freed(self.devices.device_of(slot));
+        if self.freeing.begin_watch() | (freed == Freed::Filled) {
+            self.freeing.wake();
+        }
     }
 
-    /// As [`Devices::flush`], for the background thread before it sleeps until it is woken. Returns whether any slots
-    /// were pending.
-    pub(super) fn sweep(&self) -> bool {
-        let mut any = false;
-        self.devices.each(|_, attached| {
-            any |= attached.sweep();
-            None::<()>
-        });
-        any
+    /// Returns unused slots at once, so that the next allocation finds them.
+    pub fn put_back_slots(&self, slot: SlotId, order: Order) {
+        self.at(slot).free_now(order);
+        self.devices.availability.freed(self.devices.device_of(slot));
+        if self.freeing.begin_watch() {
+            self.freeing.wake();
+        }
     }
 
-    /// Frees the batches of pending slots that are full.
-    pub(super) fn free_full(&self) {
-        self.devices.each(|_, attached| {
-            attached.free_full();
-            None::<()>
-        });
+    /// Frees all slots in batches, so that all earlier frees have taken effect. For threads of the program, with no
+    /// lock held.
+    pub fn flush_slots(&self, gate: &Gate) {
+        // A signal handler that ran now might fault, and wait for a lock that this thread holds.
+        let _blocked = signals::block_all();
+        let _pass = gate.enter(signals::thread_id());
+        self.devices.flush();
     }
 
     /// Notes that a folio of this order found no run of slots.
     pub fn want_whole_clusters(&self, order: Order) {
         self.slot_work.want_runs(order, || self.devices.next_scattered(None).is_some());
-    }
-
-    /// Takes slots out of use permanently after a failed write.
-    pub fn mark_bad(&self, slot: SlotId, order: Order) {
-        let at = self.devices.at(slot);
-        at.mark_bad(at.within, order);
-    }
-
-    /// Whether a folio that was read back should keep its slots: only while its device has plenty of room.
-    pub fn keeps_copies(&self, slot: SlotId) -> bool {
-        let attached = self.devices.at(slot);
-        !attached.is_leaving() && attached.has_plenty()
-    }
-
-    pub fn device_name(&self, slot: SlotId) -> String {
-        self.devices.at(slot).name.clone()
-    }
-
-    /// Whether a device has enough emptied clusters to give some back.
-    pub(super) fn discards_due(&self) -> bool {
-        self.devices.each(|_, attached| attached.discards_due().then_some(())).is_some()
-    }
-
-    /// Gives up to `most` emptied clusters back on each device that has more of them than clusters in use. `false`: no
-    /// device has. `enter` passes the fork gate.
-    pub(super) fn discard<'g>(&self, most: usize, enter: &dyn Fn() -> Option<Pass<'g>>) -> bool {
-        let mut any = false;
-        self.devices.each(|id, attached| {
-            if attached.nr_spare() > 0 {
-                attached.discard(most, enter);
-                let _inside = enter();
-                self.devices.availability.freed(id);
-                any = true;
-            }
-            None::<()>
-        });
-        any
-    }
-
-    /// Whether slots were freed that forks hold.
-    pub fn has_freed_held(&self) -> bool {
-        self.devices.each(|_, attached| attached.held.any_freed().then_some(())).is_some()
-    }
-
-    /// Frees the slots that were held for forks whose descendants are gone.
-    pub fn end_held(&self, is_over: impl Fn(u64) -> bool) {
-        self.devices.each(|id, attached| {
-            if attached.held.any() {
-                let over: Vec<_> = attached.held.forks().into_iter().filter(|&fork| is_over(fork)).collect();
-                if !over.is_empty() {
-                    attached.end_held(|fork| over.contains(&fork));
-                    self.devices.availability.freed(id);
-                }
-            }
-            None::<()>
-        });
     }
 }
 
@@ -326,11 +272,11 @@ mod tests {
         let all: Vec<_> = (0..1024).map_while(|_| allocate(&space, 0, Order::PAGE)).collect();
         assert!(all.len() == 1024 && allocate(&space, 0, Order::PAGE).is_none());
         for (device, slot) in [all[1000], all[7]] {
-            let _ = space.free(CpuId::new(1), slot, Order::PAGE);
+            space.free_slots(slot, Order::PAGE);
             assert_eq!(allocate(&space, 0, Order::PAGE), Some((device, slot)));
             assert_eq!(allocate(&space, 0, Order::PAGE), None);
         }
-        space.free_now(all[1000].1, Order::PAGE);
+        space.put_back_slots(all[1000].1, Order::PAGE);
         assert_eq!(allocate(&space, 0, Order::PAGE), Some(all[1000]));
     }
 
@@ -356,8 +302,8 @@ mod tests {
         space.devices().cancel_removal(device);
         assert_eq!(devices_of(&space, 0, Order::HUGE, 1), [0]);
         space.devices().begin_removal(device);
-        space.free_now(slot, Order::PAGE);
-        space.free_now(slot.plus(512), Order::HUGE);
+        space.put_back_slots(slot, Order::PAGE);
+        space.put_back_slots(slot.plus(512), Order::HUGE);
         space.devices().detach(device);
         let priorities: Vec<_> = info::all(space.devices()).iter().map(|info| info.priority.get()).collect();
         assert_eq!(priorities, [-2, -3]);

@@ -10,8 +10,8 @@ use folioswap_sys::file_limit;
 use folioswap_sys::uring::{self, Ring, Start};
 
 use crate::process::turns::NR_RINGS;
+use crate::swap::device_slot::Extent;
 use crate::swap::figures::Begun;
-use crate::swap::space::io::Extent;
 
 /// Most transfers that one thread keeps in flight.
 pub(crate) const DEPTH: usize = 8;

@@ -303,10 +303,10 @@ fn what_is_dropped_in_part_while_it_is_clean_is_so_no_longer() {
         region.fill(7);
         comes_true("all of it is clean", || {
             arena.evict_all();
-            arena.engine().ram().zones().counts().clean == 2 * MIB / PAGE_SIZE
+            arena.engine().ram().zones().counts().lists.clean == 2 * MIB / PAGE_SIZE
         });
         region.advise(0..PAGE_SIZE, Advice::DontNeed);
-        let nr_dirty = 2 * MIB / PAGE_SIZE - arena.engine().ram().zones().counts().clean;
+        let nr_dirty = 2 * MIB / PAGE_SIZE - arena.engine().ram().zones().counts().lists.clean;
         assert_eq!(nr_dirty, order.nr_pages(), "the folio has no copy any more");
         send_out(&arena);
         assert!(region[..PAGE_SIZE].iter().all(|&byte| byte == 0), "{order}");

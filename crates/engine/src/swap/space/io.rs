@@ -1,69 +1,17 @@
 //! Reading and writing slots: what is read is verified, and what a device refuses goes to another one.
 
 use std::io::{self, IoSliceMut};
-use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use folioswap_core::{Direction, Locked, Order, SlotId};
-use folioswap_sys::uring::Start;
+use folioswap_core::{Direction, Order, SlotId};
 
-use crate::device::checksum;
-use crate::device::{Device, RamDevice, Refusal};
+use crate::device::{Device, Refusal};
 use crate::process::cpu::current_cpu;
 use crate::process::fatal;
-use crate::process::turns::{Turns, Waits, asleep};
-use crate::swap::devices::At;
-use crate::swap::figures::IoFigures;
+use crate::process::turns::{Waits, asleep};
+use crate::swap::device_slot::{Extent, InMemory};
 use crate::swap::health::{SwapInError, Trouble};
 use crate::swap::space::SwapSpace;
-
-/// Where slots lie, for I/O that bypasses the device's own calls.
-#[derive(Clone)]
-pub(crate) struct Extent {
-    pub fd: RawFd,
-    pub offset: u64,
-    /// Most bytes that the disk takes in one request.
-    pub most_bytes_at_once: usize,
-    /// The device's I/O statistics, which count this I/O too.
-    pub figures: Arc<IoFigures>,
-}
-
-impl Extent {
-    /// Reads `len` bytes from there, or fewer, and waits by turns.
-    async fn read(&self, pieces: &mut [IoSliceMut<'_>], len: usize, turns: &Turns) -> io::Result<usize> {
-        let begun = self.figures.begin();
-        let read = turns.read(self.fd, self.offset, pieces, Start::of(len, self.most_bytes_at_once)).await;
-        self.figures.end(begun, Direction::Read, read.as_ref().ok().copied().filter(|&len| len > 0));
-        read
-    }
-}
-
-/// Slots of a device that lies in memory.
-pub(crate) struct InMemory<'s>(At<'s>);
-
-impl InMemory<'_> {
-    fn device(&self) -> &RamDevice {
-        self.0.device.memory().expect("it was seen to lie in memory")
-    }
-
-    /// Content of the slots, for comparison. The caller holds the lock of their folio's block.
-    pub fn bytes(&self, len: usize) -> &[u8] {
-        self.device().bytes(self.0.within.offset_bytes(), len)
-    }
-
-    /// Copies a folio from there, and verifies it on the way.
-    pub fn load(&self, block: &Locked<'_>, page: usize, to: &mut [u8]) -> bool {
-        self.0.figures.count_load(to.len());
-        checksum::load(block, page, self.bytes(to.len()), to)
-    }
-
-    /// Copies a folio of a locked block there, and notes its hashes on the way.
-    pub fn store(&self, block: &mut Locked<'_>, page: usize, bytes: &[u8]) {
-        self.0.figures.count_store(bytes.len(), || self.0.used_bytes());
-        self.device().store(block, page, self.0.within.offset_bytes(), bytes);
-    }
-}
 
 impl SwapSpace {
     /// Reads contiguous slots, and waits asleep.
@@ -95,7 +43,7 @@ impl SwapSpace {
             }
             IoSliceMut::advance_slices(&mut pieces, done); // it came back short
         }
-        let (at, len) = (self.devices.at(slot), len - done);
+        let (at, len) = (self.at(slot), len - done);
         let offset = at.within.offset_bytes() + done as u64;
         at.figures.measure(Direction::Read, len, || at.device.read_pieces(offset, pieces))
     }
@@ -110,7 +58,7 @@ impl SwapSpace {
         bytes: &[u8],
         write: impl FnOnce(&dyn Device, u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
-        let at = self.devices.at(slot);
+        let at = self.at(slot);
         at.note_use();
         let compresses = usize::from(at.device.compresses());
         self.nr_compressing.fetch_add(compresses, Ordering::Relaxed);
@@ -124,22 +72,12 @@ impl SwapSpace {
 
     /// The slot's place in memory, if its device lies there.
     pub fn memory(&self, slot: SlotId) -> Option<InMemory<'_>> {
-        let at = self.devices.at(slot);
-        at.device.memory().is_some().then_some(InMemory(at))
+        self.at(slot).into_memory()
     }
 
     /// Where the slot lies, for io_uring, if its device has a descriptor. Valid as long as the slot is in use.
     pub fn extent(&self, slot: SlotId) -> Option<Extent> {
-        let at = self.devices.at(slot);
-        let fd = at.device.fd()?;
-        at.note_use();
-        let (offset, figures) = (at.within.offset_bytes(), Arc::clone(&at.figures));
-        Some(Extent { fd, offset, most_bytes_at_once: at.most_bytes_at_once, figures })
-    }
-
-    /// Writes content that the device would otherwise refuse as incompressible.
-    fn write_anyway(&self, slot: SlotId, bytes: &[u8]) -> io::Result<()> {
-        self.write_by(slot, bytes, |device, offset, bytes| device.write_anyway(offset, bytes))
+        self.at(slot).extent()
     }
 
     /// Reads slots of the folio at `addr`, and checks the bytes. Tries once more if that fails. `first`: the result of
@@ -168,7 +106,7 @@ impl SwapSpace {
             let Err(trouble) = tried else { return Ok(()) };
             self.note_trouble(slot, &trouble, is_again);
             if is_again || trouble.means_device_gone() {
-                return Err(SwapInError::new(addr, self.device_name(slot), trouble.to_string()));
+                return Err(SwapInError::new(addr, self.at(slot).name.clone(), trouble.to_string()));
             }
         }
         unreachable!("the second try is the last")
@@ -181,10 +119,11 @@ impl SwapSpace {
         if matches!(trouble, Trouble::WrongBytes) {
             self.stats().verify_failures.add(1);
         }
-        if let Some(reason) = self.note_failure(slot, trouble, again) {
+        let reason = self.at(slot).note_failure(trouble, again);
+        if let Some(reason) = reason {
             fatal::say(&format!(
                 "swap {} is failing: {reason}; it is written to no more, and what can be read there goes elsewhere",
-                self.device_name(slot)
+                self.at(slot).name.clone()
             ));
             self.slot_work().evacuate();
         }
@@ -194,7 +133,7 @@ impl SwapSpace {
     pub fn write_failed(&self, slot: SlotId, error: io::Error) {
         fatal::say(&format!(
             "swap-out to {} failed ({error}): the folio stays in RAM, its slot is not used again",
-            self.device_name(slot)
+            self.at(slot).name.clone()
         ));
         self.note_trouble(slot, &Trouble::Write(error), false);
     }
@@ -219,7 +158,10 @@ impl SwapSpace {
                     Err(error)
                 }
             },
-            None if refusal == Refusal::Incompressible => self.write_anyway(slot, bytes).map(|()| slot),
+            None if refusal == Refusal::Incompressible => {
+                self.write_by(slot, bytes, |device, offset, bytes| device.write_anyway(offset, bytes))?;
+                Ok(slot)
+            }
             None => Err(error),
         }
     }
@@ -239,7 +181,7 @@ impl SwapSpace {
             Err(error) => {
                 self.write_failed(first, error);
                 slots.enumerate().for_each(|(index, slot)| {
-                    self.mark_bad(slot, order);
+                    self.at(slot).mark_bad(order);
                     told(index, None);
                 });
             }
@@ -254,7 +196,7 @@ impl SwapSpace {
             self.put_back_slots(slot, order);
         } else {
             self.write_failed(slot, error);
-            self.mark_bad(slot, order);
+            self.at(slot).mark_bad(order);
         }
     }
 }
