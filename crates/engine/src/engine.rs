@@ -14,6 +14,7 @@ use folioswap_sys::clock::Clock;
 use folioswap_sys::descendants::Descendants;
 use folioswap_sys::pagemap::Scan;
 use folioswap_sys::signals;
+use folioswap_sys::uffd::Userfaultfd;
 
 use crate::block::{Block, Parts};
 use crate::config::error::Error;
@@ -83,12 +84,17 @@ impl Engine {
         self.parts.swap()
     }
 
+    /// What reports faults.
+    pub fn uffd(&self) -> &Userfaultfd {
+        self.ram().mapper().uffd()
+    }
+
     /// The policies of swap-in.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// How faults are delivered, and what is known of lost pages.
+    /// What faults wait for, and what is known of lost pages.
     pub fn faults(&self) -> &Faults {
         self.parts.faults()
     }
@@ -149,7 +155,8 @@ impl Engine {
     /// Scans the page tables of regions and frames for bytes in RAM, and notes the huge ones in the statistics.
     pub fn measure(&self) -> std::io::Result<Scan> {
         let frames = self.ram().frames();
-        let homes = self.ram().scan(frames.range().start..frames.nursery().end)?;
+        let pagemap = self.ram().mapper().pagemap();
+        let homes = pagemap.scan(frames.range().start..frames.nursery().end)?;
         let mut scan = homes;
         let in_use = {
             let _pass = self.gate().enter(signals::thread_id());
@@ -157,7 +164,7 @@ impl Engine {
         };
         for blocks in in_use {
             let addresses = [blocks.start, blocks.end].map(|block| self.table().block_addr(BlockId::from_index(block)));
-            let regions = self.ram().scan(addresses[0]..addresses[1])?;
+            let regions = pagemap.scan(addresses[0]..addresses[1])?;
             scan.present_bytes += regions.present_bytes;
             scan.huge_bytes += regions.huge_bytes;
         }

@@ -288,17 +288,15 @@ impl ArenaBuilder {
         if self.locked {
             mlock::lock_all(&frames, self.memory)?;
         }
-        let pagemap = setup::page_tables()?;
-        let mapper = setup::register(&uffd, &pagemap, &frames, mapping)?;
+        let mapper = setup::register(uffd, &frames, mapping)?;
         let stats = self.stats.map_or_else(|| StatsHome::Own(shared_stats::of_its_own()), StatsHome::Shared);
         let stats = Arc::new(stats);
-        let ram =
-            Ram::new(zoning, frames, (mapper, pagemap), Arc::clone(&stats), self.memory, self.tuning.zeroed_stock)?;
+        let ram = Ram::new(zoning, frames, mapper, Arc::clone(&stats), self.memory, self.tuning.zeroed_stock)?;
         let swap = self.swap_space(devices, &ram, &stats);
         let compactor = Compactor::new(ram.zones().all(), self.tuning.compaction, self.tuning.compaction_means);
         let policy = Policy::new(self.folio.order(), self.swap_in);
         let table = Table::new(setup::random_key()?);
-        Engine::new(table, ram, swap, policy, Faults::new(uffd, self.patience), compactor, stats)
+        Engine::new(table, ram, swap, policy, Faults::new(self.patience), compactor, stats)
     }
 }
 

@@ -3,10 +3,8 @@
 use std::ops::Range;
 
 use folioswap_core::{FrameId, Order, PAGE_SIZE, PIECE, State};
-use folioswap_sys::memory;
 
 use super::Block;
-use super::map::ZEROS;
 use crate::memory::map_error::{MapError, patiently};
 use crate::process::fatal;
 use crate::process::turns::asleep;
@@ -51,7 +49,7 @@ impl Block<'_> {
         for at in (0..pages).filter(|page| !self.is_sealed(index * order.nr_pages() + page)) {
             let len = order.bytes() / pages;
             // SAFETY: the caller has locked the block. These pages are managed, and their content no longer needed.
-            if let Err(refused) = unsafe { self.ram().frames().drop_memory(addr + at * len, len) } {
+            if let Err(refused) = unsafe { self.ram().mapper().discard(addr + at * len, len) } {
                 fatal::die(&format!("a folio could not be dropped: {error}, {refused}"));
             }
         }
@@ -108,14 +106,12 @@ impl Block<'_> {
         let (addr, len) = (self.table().addr(self.id().page(pages.start)), pages.len() * PAGE_SIZE);
         self.small_table = true;
         // SAFETY: mapped pages of this locked block, whose content nobody needs. A thread that touches them waits.
-        let dropped = unsafe { memory::dontneed(addr, len).or_else(|_| memory::dontneed_locked(addr, len)) };
-        if let Err(error) = dropped {
+        if let Err(error) = unsafe { self.ram().mapper().discard(addr, len) } {
             fatal::die(&format!("locked memory cannot be dropped: {error}"));
         }
         for at in (addr..addr + len).step_by(PAGE_SIZE) {
-            // SAFETY: as above. The source is a static of one page.
-            let copy = || unsafe { self.faults().uffd().copy(at, ZEROS.as_ptr() as usize, PAGE_SIZE) };
-            patiently("zeroed", || copy().map_err(MapError::from));
+            // SAFETY: as above.
+            patiently("zeroed", || unsafe { self.ram().mapper().fill(at, PAGE_SIZE) }.map_err(MapError::from));
         }
     }
 

@@ -39,7 +39,7 @@ impl Block<'_> {
             let addr = self.table().addr(self.id().page(page));
             // SAFETY: a page of this locked block. It is swapped out, so nothing is mapped there, and the program shall
             // be told of a touch.
-            match unsafe { self.faults().uffd().poison(addr, PAGE_SIZE) } {
+            match unsafe { self.ram().mapper().poison(addr, PAGE_SIZE) } {
                 Ok(()) | Err(MoveError::Present) => {}
                 Err(error) => return Err(io::Error::other(error)),
             }
@@ -53,7 +53,7 @@ impl Block<'_> {
         for page in self.faults().lost().take(self.id(), pages) {
             let addr = self.table().addr(self.id().page(page));
             // SAFETY: the block is locked, and the page is not mapped, so only the poison marker is there.
-            if let Err(error) = unsafe { self.ram().frames().drop_memory(addr, PAGE_SIZE) } {
+            if let Err(error) = unsafe { self.ram().mapper().discard(addr, PAGE_SIZE) } {
                 fatal::say(&format!("a page that was lost stays so: {error}"));
             }
         }

@@ -10,9 +10,6 @@ use crate::memory::map_error::{MapError, patiently};
 use crate::process::fatal;
 use crate::process::stopwatch::Stopwatch;
 
-/// Content of a missing or dropped page.
-pub(super) static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
-
 impl Block<'_> {
     /// The pages of a folio in the block.
     pub fn pages_of(&self, index: usize) -> Range<usize> {
@@ -57,7 +54,7 @@ impl Block<'_> {
             let addr = self.table().block_addr(self.id());
             // SAFETY: the caller has locked the block. Nothing of it is mapped, because its only folio is just being
             // brought in.
-            if let Err(error) = unsafe { self.ram().frames().drop_memory(addr, Order::HUGE.bytes()) } {
+            if let Err(error) = unsafe { self.ram().mapper().discard(addr, Order::HUGE.bytes()) } {
                 fatal::say(&format!("a block's page table could not be cleared: {error}"));
             }
             self.small_table = false;
@@ -161,12 +158,11 @@ impl Block<'_> {
                 continue;
             }
             let addr = self.table().addr(self.id().page(page));
-            if !matches!(self.ram().pagemap().is_present(addr), Ok(false)) {
+            if self.ram().mapper().has_page(addr) != Some(false) {
                 continue;
             }
-            // SAFETY: a page of this locked block at which nothing is present, though its folio is mapped. The source
-            // is a static of one page.
-            match unsafe { self.faults().uffd().copy(addr, ZEROS.as_ptr() as usize, PAGE_SIZE) } {
+            // SAFETY: a page of this locked block at which nothing is present, though its folio is mapped.
+            match unsafe { self.ram().mapper().fill(addr, PAGE_SIZE) } {
                 Ok(()) => {
                     self.small_table = true;
                     has_filled = true;

@@ -49,7 +49,7 @@ impl Parts {
         &self.swap
     }
 
-    /// How faults are delivered, and what is known of lost pages.
+    /// What faults wait for, and what is known of lost pages.
     pub fn faults(&self) -> &Faults {
         &self.faults
     }

@@ -220,7 +220,7 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool) {
     let listener = if listens { Listener::new().ok() } else { None };
     let listener = listener.as_ref();
     let others = [turns.descriptor(), listener.map(Listener::descriptor)];
-    let waiter = match Waiter::new(engine.faults().uffd(), stop, others) {
+    let waiter = match Waiter::new(engine.uffd(), stop, others) {
         Ok(waiter) => waiter,
         Err(error) => fatal::die(&format!("waiting for faults: {error}")),
     };
@@ -267,7 +267,7 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool) {
 
 /// Reads a fault from the userfaultfd, if there is one.
 fn read(engine: &Engine) -> Option<Reported> {
-    match engine.faults().uffd().read_event() {
+    match engine.uffd().read_event() {
         Ok(Some(Event::Pagefault { addr, thread, .. })) => Some(Reported { addr, thread }),
         Ok(_) => None,
         Err(error) => fatal::die(&format!("reading faults: {error}")),
@@ -286,7 +286,7 @@ async fn resolve_one(engine: &Engine, fault: Reported, asked: Option<(Asked, &Li
 
 fn wake(engine: &Engine, fault: Reported) {
     let page = engine.table().addr(engine.table().page_at(fault.addr));
-    if let Err(error) = engine.faults().uffd().wake(page, PAGE_SIZE) {
+    if let Err(error) = engine.uffd().wake(page, PAGE_SIZE) {
         fatal::die(&format!("waking a thread: {error}"));
     }
 }

@@ -108,8 +108,8 @@ pub(crate) fn resolve_own(engine: &Engine, addr: usize, thread: u32) -> bool {
     }
     let page = addr & !(PAGE_SIZE - 1);
     // SAFETY: a page of the homes without memory, which the engine reads only after it has put content there.
-    let shown = unsafe { engine.faults().uffd().zeropage(page, PAGE_SIZE) };
-    let woken = engine.faults().uffd().wake(page, PAGE_SIZE);
+    let shown = unsafe { engine.uffd().zeropage(page, PAGE_SIZE) };
+    let woken = engine.uffd().wake(page, PAGE_SIZE);
     match (shown, woken) {
         (Ok(()) | Err(MoveError::Present), Ok(())) => true,
         (Err(error), _) => fatal::die(&format!("showing the engine's own memory: {error}")),

@@ -46,7 +46,7 @@ fn end_delivery(engine: &Engine, part: Range<usize>) {
     if part.is_empty() {
         return;
     }
-    if let Err(error) = engine.faults().uffd().unregister(part.start, part.len()) {
+    if let Err(error) = engine.uffd().unregister(part.start, part.len()) {
         fatal::say(&format!("memory that is no longer managed still has its faults delivered: {error}"));
     }
     let _ = memory::dofork(part.start, part.len());

@@ -103,7 +103,7 @@ pub(crate) unsafe fn relocate(
         let _ = lift_part(engine, part, Purpose::Drop, &mut going); // needs no device
     }
     // The kernel may merge what it moves with a neighbour. If that was registered, it would no longer be.
-    let uffd = engine.faults().uffd();
+    let uffd = engine.uffd();
     let unregistered = moving.iter().try_for_each(|lifted| uffd.unregister(lifted.part.start, lifted.part.len()));
     let moved = unregistered.map_err(io::Error::from).and_then(|()| call());
     let Ok(at) = moved else {
@@ -239,7 +239,7 @@ fn lower(engine: &Engine, lifted: Lifted, distance: isize, more: usize) {
     let at = |addr: usize| addr.wrapping_add_signed(distance);
     let part = at(lifted.part.start)..at(lifted.part.end) + more;
     pages::close_for_change(engine, &part);
-    let uffd = engine.faults().uffd();
+    let uffd = engine.uffd();
     if let Err(error) = uffd.register(part.start, part.len()) {
         fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", part.start));
     }

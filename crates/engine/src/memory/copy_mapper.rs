@@ -38,6 +38,14 @@ impl CopyMapper {
 }
 
 impl Mapper for CopyMapper {
+    fn uffd(&self) -> &Userfaultfd {
+        &self.uffd
+    }
+
+    fn pagemap(&self) -> &Pagemap {
+        &self.pagemap
+    }
+
     fn registers_frames(&self) -> bool {
         false
     }

@@ -7,6 +7,7 @@ pub mod frames;
 pub mod map_error;
 pub mod mapper;
 pub mod mlock;
+pub mod move_mapper;
 pub mod oldest;
 pub mod ram;
 pub mod selftest;

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, OnceLock};
 
 use folioswap_core::{FrameId, List, NodeId, Order, PAGE_SIZE, Size, Zone, Zones};
-use folioswap_sys::pagemap::{Pagemap, Scan};
 
 use crate::config::error::Error;
 use crate::memory::frames::Frames;
@@ -30,7 +29,6 @@ pub(crate) struct Ram {
     zone_nodes: Box<[NodeId]>,
     pub(super) frames: Frames,
     pub(super) mapper: Box<dyn Mapper>,
-    pagemap: Arc<Pagemap>,
     pub(super) stock: ZeroedStock,
     pub(super) stats: Arc<StatsHome>,
     pub(super) budget_bytes: AtomicU64,
@@ -71,7 +69,7 @@ impl Ram {
     pub fn new(
         zoning: Zoning,
         frames: Frames,
-        (mapper, pagemap): (Box<dyn Mapper>, Arc<Pagemap>),
+        mapper: Box<dyn Mapper>,
         stats: Arc<StatsHome>,
         budget_bytes: u64,
         keeps_stock: bool,
@@ -88,7 +86,6 @@ impl Ram {
             zone_nodes,
             frames,
             mapper,
-            pagemap,
             stats,
             budget_bytes: AtomicU64::new(budget_bytes),
             growing: Mutex::new(()),
@@ -126,10 +123,6 @@ impl Ram {
 
     pub fn frames(&self) -> &Frames {
         &self.frames
-    }
-
-    pub fn pagemap(&self) -> &Pagemap {
-        &self.pagemap
     }
 
     /// The addresses that are registered with the userfaultfd beside managed memory.
@@ -303,10 +296,5 @@ impl Ram {
     /// Updates the statistics after the number of frames with memory changed.
     pub fn note_resident(&self) {
         self.stats.resident_bytes.set((self.zones.populated() * PAGE_SIZE) as u64);
-    }
-
-    /// What of these addresses is in RAM, by the page tables.
-    pub fn scan(&self, addresses: std::ops::Range<usize>) -> std::io::Result<Scan> {
-        self.pagemap.scan(addresses)
     }
 }
