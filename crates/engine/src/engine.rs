@@ -7,9 +7,7 @@
 //! two leaf locks. A second block is locked only with `try_lock`. Managed memory is never touched under any of these
 //! locks. Before all of them, `Table::changing`: whoever changes what is managed.
 
-use std::sync::Arc;
-
-use folioswap_core::{BlockId, Stats};
+use folioswap_core::{BlockId, Order, Stats, Taken};
 use folioswap_sys::clock::Clock;
 use folioswap_sys::descendants::Descendants;
 use folioswap_sys::pagemap::Scan;
@@ -21,7 +19,6 @@ use crate::config::error::Error;
 use crate::memory::ram::Ram;
 use crate::memory::table::Table;
 use crate::process::lifecycle::Lifecycle;
-use crate::process::shared_stats::StatsHome;
 use crate::process::wakeup::Gate;
 use crate::state::compactor::Compactor;
 use crate::state::faults::Faults;
@@ -30,9 +27,22 @@ use crate::state::reclaim::Reclaim;
 use crate::swap::info;
 use crate::swap::space::SwapSpace;
 
+/// What frees frames for a fault that finds none, on the fault's own thread.
+pub(crate) trait DirectReclaim: Send + Sync {
+    /// Frees frames for a folio of this order. `false`: nothing could be done.
+    fn reclaim(&self, engine: &Engine, order: Order) -> bool;
+
+    /// Moves folios until there is a whole pageblock, and takes it.
+    fn compact(&self, engine: &Engine) -> Option<Taken>;
+
+    /// Gives up all copies that folios in RAM keep in swap. `false`: there were none.
+    fn shed_copies(&self, engine: &Engine) -> bool;
+}
+
 /// The engine of one arena.
 pub(crate) struct Engine {
     parts: Parts,
+    direct: Box<dyn DirectReclaim>,
     policy: Policy,
     compactor: Compactor,
     lifecycle: Lifecycle,
@@ -41,24 +51,24 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub fn new(
-        table: Table,
-        ram: Ram,
-        swap: SwapSpace,
+        parts: Parts,
         policy: Policy,
-        faults: Faults,
         compactor: Compactor,
-        stats: Arc<StatsHome>,
+        direct: Box<dyn DirectReclaim>,
     ) -> Result<Self, Error> {
-        let reclaim = Reclaim::new(ram.zones())?;
         let descendants = Descendants::new().map_err(Error::system("making what tells of forked children"))?;
         let (lifecycle, clock) = (Lifecycle::new(descendants), Clock::new());
-        let parts = Parts::new(table, ram, swap, faults, reclaim, stats);
-        Ok(Engine { parts, policy, compactor, lifecycle, clock })
+        Ok(Engine { parts, direct, policy, compactor, lifecycle, clock })
     }
 
     /// The parts that hold content.
     pub fn parts(&self) -> &Parts {
         &self.parts
+    }
+
+    /// What frees frames for faults.
+    pub fn direct(&self) -> &dyn DirectReclaim {
+        &*self.direct
     }
 
     /// Locks a block. Waits for whoever holds it.

@@ -28,7 +28,9 @@ use crate::arena::by_address::RawSpace;
 use crate::arena::crew::Crew;
 use crate::arena::region::Region;
 use crate::arena::tuning::Tuning;
+use crate::block::Parts;
 use crate::compact::compactd;
+use crate::compact::direct::OnOwnThread;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::config::folio_size::FolioSize;
@@ -296,7 +298,8 @@ impl ArenaBuilder {
         let compactor = Compactor::new(ram.zones().all(), self.tuning.compaction, self.tuning.compaction_means);
         let policy = Policy::new(self.folio.order(), self.swap_in);
         let table = Table::new(setup::random_key()?);
-        Engine::new(table, ram, swap, policy, Faults::new(self.patience), compactor, stats)
+        let parts = Parts::new(table, ram, swap, Faults::new(self.patience), stats)?;
+        Engine::new(parts, policy, compactor, Box::new(OnOwnThread))
     }
 }
 

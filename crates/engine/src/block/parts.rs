@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use folioswap_core::{FrameId, Order, SlotId, Stats};
 
+use crate::config::error::Error;
 use crate::memory::map_error::patiently;
 use crate::memory::ram::Ram;
 use crate::memory::table::Table;
@@ -25,15 +26,9 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    pub fn new(
-        table: Table,
-        ram: Ram,
-        swap: SwapSpace,
-        faults: Faults,
-        reclaim: Reclaim,
-        stats: Arc<StatsHome>,
-    ) -> Self {
-        Parts { table, ram, swap, faults, reclaim, stats }
+    pub fn new(table: Table, ram: Ram, swap: SwapSpace, faults: Faults, stats: Arc<StatsHome>) -> Result<Self, Error> {
+        let reclaim = Reclaim::new(ram.zones())?;
+        Ok(Parts { table, ram, swap, faults, reclaim, stats })
     }
 
     /// The managed addresses and the folio table.
