@@ -65,7 +65,7 @@ impl Block<'_> {
     pub fn note_mapped(&mut self, index: usize, frame: FrameId, list: List) {
         let pages = self.order().nr_pages();
         self.folio_mut(index).set_in_ram(frame, true);
-        self.ram().note_mapped(pages);
+        self.ram().counts().note_mapped(pages);
         if self.pinned {
             self.ram().zone(frame).set_owner(frame, self.name(index));
             self.ram().zone(frame).remove(frame);
@@ -111,7 +111,7 @@ impl Block<'_> {
         }
         unmap(addr, home, len)?;
         self.folio_mut(index).set_in_ram(frame, false);
-        self.ram().note_unmapped(self.order().nr_pages());
+        self.ram().counts().note_unmapped(self.order().nr_pages());
         Ok(())
     }
 

@@ -60,7 +60,7 @@ impl Parts {
 
     /// Frees the frames of a mapped folio whose pages have gone; they get new memory.
     pub fn free_lost(&self, frame: FrameId, order: Order) {
-        self.ram().note_unmapped(order.nr_pages());
+        self.ram().counts().note_unmapped(order.nr_pages());
         if order == Order::HUGE && self.ram().frames().is_locked() {
             // SAFETY: the home of frames that the folio has just left; nobody else has them.
             if !patiently("made again", || unsafe { self.ram().mapper().populate(self.ram().frames().home(frame)) }) {
@@ -73,7 +73,7 @@ impl Parts {
             self.ram().frame_freed().signal();
         } else {
             // SAFETY: the folio has just left these frames, and nobody else has them.
-            unsafe { self.ram().repopulate(frame, order) };
+            unsafe { self.ram().backing().repopulate(frame, order) };
             self.ram().release(frame);
         }
     }

@@ -100,7 +100,7 @@ async fn is_managed(engine: &Engine, addr: usize, thread: u32, waits: Waits<'_>)
 /// frames are readable, and those that are empty report a fault. Such a page reads as zero. It goes when the home gets
 /// its content back ([`crate::memory::mapper`]).
 pub(crate) fn resolve_own(engine: &Engine, addr: usize, thread: u32) -> bool {
-    if !engine.ram().is_registered(addr) {
+    if !engine.ram().backing().registered().any(|range| range.contains(&addr)) {
         return false;
     }
     if seat::has(thread) {

@@ -99,9 +99,11 @@ async fn reclaim(
     let forks = || engine.gate().is_closed();
     match block.waits() {
         Waits::Asleep => Ok(await_compressed(engine, freed) || engine.direct().reclaim(engine, order)),
-        Waits::ByTurns(_) if forks() || engine.ram().lacks_reclaim() => Ok(engine.direct().reclaim(engine, order)),
+        Waits::ByTurns(_) if forks() || engine.ram().demand().lacks_reclaim() => {
+            Ok(engine.direct().reclaim(engine, order))
+        }
         Waits::ByTurns(_) => {
-            let _awaited = engine.ram().await_frames(order);
+            let _awaited = engine.ram().demand().await_frames(order);
             let gained = wait_unlocked(engine, order, block, page, freed, MOST_RECLAIMING).await?;
             let is_idle = || info::describe_in_flight(engine.swap().devices()).is_none();
             Ok(gained || forks() || is_idle() && engine.direct().reclaim(engine, order))
@@ -179,7 +181,7 @@ fn wait_for_devices_or_end(engine: &Engine, freed: u32) {
 
 /// Ends the program: it needs a frame, and none can be had.
 fn give_up(engine: &Engine) -> ! {
-    let [memory, mapped] = [engine.ram().budget_bytes(), engine.ram().mapped_bytes()].map(Bytes);
+    let [memory, mapped] = [engine.ram().budget_bytes(), engine.ram().counts().mapped_bytes()].map(Bytes);
     let in_use = format!("all {memory} of RAM in use ({mapped} of it mapped)");
     match engine.swap().allocate(current_cpu(), Order::PAGE) {
         None => fatal::die(&format!(

@@ -119,7 +119,8 @@ impl Resting<'_> {
         engine.table().forget_locked();
         engine.faults().forget_threads();
         engine.policy().forget();
-        engine.ram().begin_child();
+        engine.ram().backing().forget_lock();
+        engine.ram().demand().forget_waiters();
         engine.ram().mapper().note_fork();
         engine.uffd().wake_late(false);
         engine.gate().open();
@@ -131,7 +132,7 @@ impl Resting<'_> {
         engine.uffd().renew(delivery)?;
         engine.ram().mapper().pagemap().renew()?;
         engine.lifecycle().begin_child()?;
-        for range in engine.ram().registered().into_iter().chain(self.managed.iter().cloned()) {
+        for range in engine.ram().backing().registered().chain(self.managed.iter().cloned()) {
             engine.uffd().register(range.start, range.len())?;
         }
         Ok(())

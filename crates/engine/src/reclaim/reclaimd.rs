@@ -117,14 +117,17 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
                 engine.gate().enter(thread)
             }
         };
-        if std::mem::take(&mut looks_at_stock) && engine.ram().zones().all().iter().any(|zone| zone.shortage() > 0) {
-            engine.ram().give_idle_stock_back();
+        if std::mem::take(&mut looks_at_stock)
+            && engine.ram().zones().all().iter().any(|zone| zone.shortage() > 0)
+            && engine.ram().stock().is_idle()
+        {
+            engine.ram().give_stock_back();
         }
         let gave_back = !place.is_companion() && give_back_surplus(engine, zone);
         write_out::settle_rest(engine);
         let target = |marks: Watermarks| {
             let most = (zone.counts().limit / AWAITED_SHARE).max(Order::HUGE.nr_pages());
-            let awaited = engine.ram().nr_awaited().min(most);
+            let awaited = engine.ram().demand().nr_awaited().min(most);
             marks.high - (marks.high - marks.low) * place.companion / MOST_THREADS + awaited
         };
         let is_short = zone.shortage_from(target) > in_flight_pages(writes);

@@ -98,7 +98,7 @@ fn relieve_fronts(engine: &Engine, buffer: &mut Buffer) -> bool {
 
 /// The blocks with folios on this device only that left RAM first, oldest first.
 fn oldest_blocks_on(engine: &Engine, device: DeviceId) -> Vec<BlockId> {
-    let now = engine.ram().nr_evictions();
+    let now = engine.ram().counts().nr_evictions();
     let mut found = Vec::new();
     let is_over = || engine.stopping() || engine.swap().devices().is_change_wanted();
     let walked = engine.each_block_in_use(is_over, |id| {

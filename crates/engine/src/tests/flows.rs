@@ -196,12 +196,12 @@ fn a_block_that_changes_while_its_fault_waits_is_looked_at_again() {
         let turns = turns();
         let mut fault = simulated.fault(id.page(20), Waits::ByTurns(&turns));
         assert!(go_on(&mut fault).is_none(), "there are no frames");
-        assert_eq!(simulated.engine.ram().nr_awaited(), BLOCK_PAGES);
+        assert_eq!(simulated.engine.ram().demand().nr_awaited(), BLOCK_PAGES);
         change(&simulated);
         simulated.engine.lock(block(0)).drop_block();
         assert_eq!(go_on(&mut fault).unwrap().unwrap(), is_resolved);
         assert_eq!((simulated.mapped(id.page(20)), simulated.store.take_reads().len()), (byte, nr_reads));
-        assert_eq!(simulated.engine.ram().nr_awaited(), 0);
+        assert_eq!(simulated.engine.ram().demand().nr_awaited(), 0);
     }
 }
 

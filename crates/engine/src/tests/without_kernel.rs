@@ -20,6 +20,7 @@ use crate::device::Device;
 use crate::device::topology::Topology;
 use crate::engine::{DirectReclaim, Engine};
 use crate::fault::flow::Fault;
+use crate::memory::backing::Backing;
 use crate::memory::frames::Frames;
 use crate::memory::map_error::MapError;
 use crate::memory::mapper::Mapper;
@@ -250,7 +251,8 @@ impl Simulated {
         let frames = Frames::new(NR_FIT, zoning.nr_zones, false).unwrap();
         let stats = Arc::new(StatsHome::Own(of_its_own()));
         let mapper = Box::new(FakeMapper(Arc::clone(&addresses)));
-        let ram = Ram::new(zoning, frames, mapper, Arc::clone(&stats), (NR_FIT * HUGE) as u64, false).unwrap();
+        let backing = Backing::new(frames, mapper, Arc::clone(&stats));
+        let ram = Ram::new(zoning, backing, Arc::clone(&stats), (NR_FIT * HUGE) as u64, false).unwrap();
         let layout = Layout {
             most_slots: 1 << 20,
             device_shift: DEVICE_SHIFT,
@@ -259,7 +261,7 @@ impl Simulated {
             frees: Frees::Cheapest,
         };
         let device: Box<dyn Device> = Box::new(FakeDevice(Arc::clone(&store)));
-        let background = Arc::clone(ram.background());
+        let background = Arc::clone(ram.demand().background());
         let swap = SwapSpace::new(vec![device.into()], layout, Some(topology), false, background, Arc::clone(&stats));
         let compactor = Compactor::new(ram.zones().all(), None, CompactionMeans::Migration);
         let table = Table::new([7; 192]);
