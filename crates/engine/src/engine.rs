@@ -7,25 +7,22 @@
 //! two leaf locks. A second block is locked only with `try_lock`. Managed memory is never touched under any of these
 //! locks. Before all of them, `Table::changing`: whoever changes what is managed.
 
-use folioswap_core::{BlockId, Order, Stats, Taken};
+use std::ops::Deref;
+
+use folioswap_core::{BlockId, Order, Taken};
 use folioswap_sys::clock::Clock;
 use folioswap_sys::descendants::Descendants;
 use folioswap_sys::pagemap::Scan;
 use folioswap_sys::signals;
 use folioswap_sys::uffd::Userfaultfd;
 
-use crate::block::{Block, Parts};
+use crate::block::Parts;
 use crate::config::error::Error;
-use crate::memory::ram::Ram;
-use crate::memory::table::Table;
 use crate::process::lifecycle::Lifecycle;
 use crate::process::wakeup::Gate;
 use crate::state::compactor::Compactor;
-use crate::state::faults::Faults;
 use crate::state::policy::Policy;
-use crate::state::reclaim::Reclaim;
 use crate::swap::info;
-use crate::swap::space::SwapSpace;
 
 /// What frees frames for a fault that finds none, on the fault's own thread.
 pub(crate) trait DirectReclaim: Send + Sync {
@@ -39,7 +36,7 @@ pub(crate) trait DirectReclaim: Send + Sync {
     fn shed_copies(&self, engine: &Engine) -> bool;
 }
 
-/// The engine of one arena.
+/// The engine of one arena: the parts that hold content, and the others.
 pub(crate) struct Engine {
     parts: Parts,
     direct: Box<dyn DirectReclaim>,
@@ -47,6 +44,14 @@ pub(crate) struct Engine {
     compactor: Compactor,
     lifecycle: Lifecycle,
     clock: Clock,
+}
+
+impl Deref for Engine {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.parts
+    }
 }
 
 impl Engine {
@@ -61,37 +66,9 @@ impl Engine {
         Ok(Engine { parts, direct, policy, compactor, lifecycle, clock })
     }
 
-    /// The parts that hold content.
-    pub fn parts(&self) -> &Parts {
-        &self.parts
-    }
-
     /// What frees frames for faults.
     pub fn direct(&self) -> &dyn DirectReclaim {
         &*self.direct
-    }
-
-    /// Locks a block. Waits for whoever holds it.
-    pub fn lock(&self, block: BlockId) -> Block<'_> {
-        self.parts.lock(block)
-    }
-
-    /// Locks a block that nobody holds. Also `None` for a block that was never managed.
-    pub fn try_lock(&self, block: BlockId) -> Option<Block<'_>> {
-        self.parts.try_lock(block)
-    }
-
-    /// The managed addresses and the folio table.
-    pub fn table(&self) -> &Table {
-        self.parts.table()
-    }
-
-    pub fn ram(&self) -> &Ram {
-        self.parts.ram()
-    }
-
-    pub fn swap(&self) -> &SwapSpace {
-        self.parts.swap()
     }
 
     /// What reports faults.
@@ -102,16 +79,6 @@ impl Engine {
     /// The policies of swap-in.
     pub fn policy(&self) -> &Policy {
         &self.policy
-    }
-
-    /// What faults wait for, and what is known of lost pages.
-    pub fn faults(&self) -> &Faults {
-        self.parts.faults()
-    }
-
-    /// Writeback in progress, and copies kept in swap.
-    pub fn reclaim(&self) -> &Reclaim {
-        self.parts.reclaim()
     }
 
     pub fn compactor(&self) -> &Compactor {
@@ -129,10 +96,6 @@ impl Engine {
     /// Whether the arena is stopping.
     pub fn stopping(&self) -> bool {
         self.lifecycle.stopping()
-    }
-
-    pub fn stats(&self) -> &Stats {
-        self.parts.stats()
     }
 
     pub fn clock(&self) -> &Clock {

@@ -60,7 +60,6 @@ impl Parts {
 
     /// Frees the frames of a mapped folio whose pages have gone; they get new memory.
     pub fn free_lost(&self, frame: FrameId, order: Order) {
-        self.ram().counts().note_unmapped(order.nr_pages());
         if order == Order::HUGE && self.ram().frames().is_locked() {
             // SAFETY: the home of frames that the folio has just left; nobody else has them.
             if !patiently("made again", || unsafe { self.ram().mapper().populate(self.ram().frames().home(frame)) }) {

@@ -92,7 +92,7 @@ async fn is_managed(engine: &Engine, addr: usize, thread: u32, waits: Waits<'_>)
     let page = engine.table().page_at(addr);
     let _pass = engine.gate().try_enter(thread)?;
     let is_open = engine.table().is_open(page.block());
-    Some(is_open && !engine.parts().lock_for(page.block(), waits).await.is_sealed(page.page_in_block()))
+    Some(is_open && !engine.lock_for(page.block(), waits).await.is_sealed(page.page_in_block()))
 }
 
 /// Resolves a fault of a thread of the program, if the address is the engine's own and reports faults. A program may

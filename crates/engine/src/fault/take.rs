@@ -7,7 +7,7 @@
 use std::mem::discriminant;
 use std::time::{Duration, Instant};
 
-use folioswap_core::{Miss, Order, PIECE, Phase, Shortage, Size, Taken};
+use folioswap_core::{FolioId, Miss, Order, PIECE, Phase, Shortage, Size, State, Taken};
 
 use crate::block::Block;
 use crate::config::size::Bytes;
@@ -179,9 +179,19 @@ fn wait_for_devices_or_end(engine: &Engine, freed: u32) {
     }
 }
 
+/// Bytes of mapped folios, but for those whose blocks are locked.
+fn mapped_bytes(engine: &Engine) -> u64 {
+    let is_mapped = |folio: FolioId| {
+        let block = engine.try_lock(folio.block());
+        block.is_some_and(|block| matches!(block.state(block.index_of(folio.page_in_block())), State::Resident(_)))
+    };
+    let mapped = engine.ram().zones().all_folios().filter(|&(_, folio, _)| is_mapped(folio));
+    mapped.map(|(_, _, order)| order.bytes() as u64).sum()
+}
+
 /// Ends the program: it needs a frame, and none can be had.
 fn give_up(engine: &Engine) -> ! {
-    let [memory, mapped] = [engine.ram().budget_bytes(), engine.ram().counts().mapped_bytes()].map(Bytes);
+    let [memory, mapped] = [engine.ram().budget_bytes(), mapped_bytes(engine)].map(Bytes);
     let in_use = format!("all {memory} of RAM in use ({mapped} of it mapped)");
     match engine.swap().allocate(current_cpu(), Order::PAGE) {
         None => fatal::die(&format!(

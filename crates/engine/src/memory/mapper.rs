@@ -43,39 +43,21 @@ pub(crate) trait Mapper: Send + Sync {
 
     /// Puts a zeroed huge page at a pageblock's home, which has no memory. `false`: the kernel had none, and there are
     /// small pages.
-    ///
-    /// # Safety
-    /// As for [`Mapper`].
     unsafe fn populate(&self, home: usize) -> Result<bool, MapError>;
 
     /// As `populate`, with small pages, for a pageblock of smaller folios.
-    ///
-    /// # Safety
-    /// As for [`Mapper`].
     unsafe fn populate_small(&self, home: usize) -> Result<(), MapError>;
 
     /// Puts small pages at `len` bytes of a home that has lost its own.
-    ///
-    /// # Safety
-    /// As for [`Mapper`].
     unsafe fn repopulate(&self, home: usize, len: usize) -> Result<(), MapError>;
 
     /// Moves the content of one home to another, which has no memory.
-    ///
-    /// # Safety
-    /// As for [`Mapper`].
     unsafe fn move_home(&self, to: usize, from: usize, len: usize) -> Result<(), MapError>;
 
     /// Maps a zeroed huge page at `folio`, or small ones as `populate`. The home stays without memory.
-    ///
-    /// # Safety
-    /// As for [`Mapper`].
     unsafe fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError>;
 
     /// Maps `len` bytes of content at `folio` and wakes the threads that wait for it.
-    ///
-    /// # Safety
-    /// As for [`Mapper`].
     unsafe fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError>;
 
     /// Moves the content home. Once this returns, an access to `folio` faults; no write is lost.
@@ -92,13 +74,21 @@ pub(crate) trait Mapper: Send + Sync {
         // SAFETY: the caller's ranges.
         unsafe { self.unmap(folio, home, len) }
     }
+
     /// Drops the pages at an address or a home, and page tables that become empty.
     ///
     /// # Safety
     /// As for [`Mapper`]; and their content is elsewhere, or no longer needed.
     unsafe fn discard(&self, addr: usize, len: usize) -> Result<(), MapError> {
-        // SAFETY: the caller's promise.
-        unsafe { drop_pages(addr, len) }
+        // SAFETY: the caller's range. Nobody else refers to memory at home, and an access to a region faults and waits.
+        let dropped = unsafe { memory::dontneed(addr, len) };
+        match dropped {
+            // Locked in RAM.
+            // SAFETY: as above.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => unsafe { memory::dontneed_locked(addr, len) },
+            dropped => dropped,
+        }
+        .map_err(refused)
     }
 
     /// Whether a page is present at an address. `None`: the page tables cannot be read.
@@ -116,15 +106,6 @@ pub(crate) trait Mapper: Send + Sync {
             unsafe { self.uffd().copy(addr + at, ZEROS.as_ptr() as usize, ZEROS.len().min(len - at)) }
         })
     }
-
-    /// Has the kernel tell whoever touches these pages, where none are, that their content is lost.
-    ///
-    /// # Safety
-    /// As for [`Mapper`]; and the program shall be told of a touch.
-    unsafe fn poison(&self, addr: usize, len: usize) -> Result<(), MoveError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.uffd().poison(addr, len) }
-    }
 }
 
 /// Content of pages that are filled.
@@ -135,10 +116,10 @@ static ZEROS: [u8; PIECE.bytes()] = [0; PIECE.bytes()];
 ///
 /// # Safety
 /// As for [`Mapper`].
-pub(super) unsafe fn copy_in(uffd: &Userfaultfd, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+pub(super) unsafe fn copy_in(mapper: &dyn Mapper, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
     // SAFETY: the folio's address and the home of its frames. The caller has locked the block, so nobody writes at
     // home, and threads that touch the folio wait for this content.
-    let copy = |at: usize, len: usize| unsafe { uffd.copy(folio + at, home + at, len) };
+    let copy = |at: usize, len: usize| unsafe { mapper.uffd().copy(folio + at, home + at, len) };
     let copied = match copy(0, len) {
         Ok(()) => len,
         Err(MoveError::Partial { moved }) => moved,
@@ -150,21 +131,5 @@ pub(super) unsafe fn copy_in(uffd: &Userfaultfd, folio: usize, home: usize, len:
         patiently("mapped", || copy(at, PAGE_SIZE).map_err(MapError::from));
     }
     // SAFETY: the caller's range, and its content is under the folio's address now.
-    unsafe { drop_pages(home, len) }
-}
-
-/// Drops the pages at a home or under a folio.
-///
-/// # Safety
-/// As for [`Mapper`]; and their content is elsewhere, or no longer needed.
-pub(super) unsafe fn drop_pages(addr: usize, len: usize) -> Result<(), MapError> {
-    // SAFETY: the caller's range. Nobody else refers to memory at home, and an access to a region faults and waits.
-    let dropped = unsafe { memory::dontneed(addr, len) };
-    match dropped {
-        // Locked in RAM.
-        // SAFETY: as above.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => unsafe { memory::dontneed_locked(addr, len) },
-        dropped => dropped,
-    }
-    .map_err(refused)
+    unsafe { mapper.discard(home, len) }
 }

@@ -11,7 +11,6 @@ pub mod mapper;
 pub mod mlock;
 pub mod move_mapper;
 pub mod oldest;
-pub mod page_counts;
 pub mod ram;
 pub mod selftest;
 pub mod stock;

@@ -12,7 +12,7 @@ use folioswap_sys::uffd::{MoveError, Userfaultfd};
 
 use super::aside::Aside;
 use super::map_error::{MapError, patiently, refused};
-use super::mapper::{Mapper, copy_in, drop_pages};
+use super::mapper::{Mapper, copy_in};
 use crate::process::lent::Lent;
 
 /// How often the program may look at an empty home while content moves there.
@@ -261,7 +261,7 @@ impl MoveMapper {
                 Err(MoveError::Present) if has_moved() => return Ok(()),
                 Err(MoveError::Present) if self.is_home(target) && self.is_present(source) => {
                     // SAFETY: as above. The content is at the source; the program has looked at its empty home.
-                    unsafe { drop_pages(target, PAGE_SIZE)? };
+                    unsafe { self.discard(target, PAGE_SIZE)? };
                     moved = move_it();
                 }
                 _ => break,
@@ -310,7 +310,7 @@ impl Mapper for MoveMapper {
         // SAFETY: a home without memory, of frames that belong to the caller alone. Zeros may replace the lost content.
         let fill = || unsafe { self.fill(home, len) };
         // SAFETY: as above. If there are pages, the program has looked at the empty home.
-        fill().or_else(|_| unsafe { drop_pages(home, len) }.and_then(|()| fill().map_err(MapError::from)))
+        fill().or_else(|_| unsafe { self.discard(home, len) }.and_then(|()| fill().map_err(MapError::from)))
     }
 
     unsafe fn move_home(&self, to: usize, from: usize, len: usize) -> Result<(), MapError> {
@@ -325,7 +325,7 @@ impl Mapper for MoveMapper {
             // SAFETY: as above.
             Err(MapError::Refused(libc::EINVAL) | MapError::Missing) => unsafe {
                 self.carry_fresh(home, home)?;
-                copy_in(&self.uffd, folio, home, Order::HUGE.bytes()).map(|()| false)
+                copy_in(self, folio, home, Order::HUGE.bytes()).map(|()| false)
             },
             made => made,
         }
@@ -336,9 +336,7 @@ impl Mapper for MoveMapper {
         match unsafe { self.carry(folio, home, len) } {
             // The program may not write there, or only to a part of it. A copy keeps the protection.
             // SAFETY: as above.
-            Err(MapError::Refused(libc::EINVAL) | MapError::Missing) => unsafe {
-                copy_in(&self.uffd, folio, home, len)
-            },
+            Err(MapError::Refused(libc::EINVAL) | MapError::Missing) => unsafe { copy_in(self, folio, home, len) },
             moved => moved,
         }
     }
@@ -565,10 +563,10 @@ mod tests {
         unsafe {
             mapper.populate_small(homes).unwrap();
             assert!(is_whole(homes));
-            drop_pages(homes, HUGE).unwrap();
+            mapper.discard(homes, HUGE).unwrap();
             assert_eq!(mapper.populate(homes), Ok(false));
             assert!(is_whole(homes));
-            drop_pages(homes, HUGE).unwrap();
+            mapper.discard(homes, HUGE).unwrap();
             assert_eq!(mapper.map_fresh(folio, homes), Ok(false));
             assert!(is_whole(folio) && !mapper.is_present(homes));
         }

@@ -3,7 +3,7 @@
 //! [`super::take`] takes frames and gives them memory, [`super::zeroed`] keeps some of them zeroed, and
 //! [`super::mlock`] is for a locked budget.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use folioswap_core::{FrameId, List, NodeId, Order, PAGE_SIZE, Size, Zone, Zones};
@@ -13,10 +13,9 @@ use crate::memory::backing::Backing;
 use crate::memory::demand::Demand;
 use crate::memory::frames::Frames;
 use crate::memory::mapper::Mapper;
-use crate::memory::page_counts::PageCounts;
 use crate::memory::stock::ZeroedStock;
 use crate::memory::zones::Zoning;
-use crate::process::cpu::{self, current_cpu};
+use crate::process::cpu::current_cpu;
 use crate::process::shared_stats::StatsHome;
 use crate::process::wakeup::Event;
 
@@ -31,7 +30,7 @@ pub(crate) struct Ram {
     backing: Backing,
     demand: Demand,
     stock: ZeroedStock,
-    counts: PageCounts,
+    nr_evictions: AtomicU32,
     stats: Arc<StatsHome>,
     budget_bytes: AtomicU64,
     /// Serializes growth of a locked budget.
@@ -59,7 +58,7 @@ impl Ram {
             zone_nodes,
             backing,
             demand,
-            counts: PageCounts::default(),
+            nr_evictions: AtomicU32::new(0),
             stats,
             budget_bytes: AtomicU64::new(budget_bytes),
             growing: Mutex::new(()),
@@ -100,10 +99,6 @@ impl Ram {
 
     pub fn demand(&self) -> &Demand {
         &self.demand
-    }
-
-    pub fn counts(&self) -> &PageCounts {
-        &self.counts
     }
 
     /// Zeroed pageblocks.
@@ -147,13 +142,6 @@ impl Ram {
         self.demand.frame_freed()
     }
 
-    /// From now on this thread serves `thread`, and takes frames near that thread's CPU. With one zone all are equal.
-    pub fn work_for(&self, thread: u32) {
-        if self.zones.all().len() >= 2 {
-            cpu::work_for(thread);
-        }
-    }
-
     /// Frees the frames of a folio.
     pub fn release(&self, frame: FrameId) {
         self.zone(frame).give_on(current_cpu(), frame);
@@ -169,6 +157,16 @@ impl Ram {
     /// Whether small folios that are touched again and again take a good part of RAM.
     pub fn has_pages_in_use(&self) -> bool {
         self.zones.class_counts(Size::Small).active >= self.zones.counts().limit / IN_USE_SHARE
+    }
+
+    /// Counts pages that leave RAM. Returns the count before; it wraps.
+    pub fn note_evicted(&self, nr_pages: usize) -> u32 {
+        self.nr_evictions.fetch_add(nr_pages as u32, Ordering::Relaxed)
+    }
+
+    /// Pages evicted so far; wraps.
+    pub fn nr_evictions(&self) -> u32 {
+        self.nr_evictions.load(Ordering::Relaxed)
     }
 
     /// Updates the statistics after the number of frames with memory changed.

@@ -102,7 +102,7 @@ impl Ram {
         assert!(locked.folio(index).slot().is_some(), "a folio leaves RAM once a device holds it");
         let frame = locked.frame(index);
         locked.folio_mut(index).set_out();
-        locked.left_at = self.counts().note_evicted(locked.order().nr_pages());
+        locked.left_at = self.note_evicted(locked.order().nr_pages());
         self.release(frame);
     }
 

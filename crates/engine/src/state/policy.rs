@@ -68,7 +68,7 @@ impl Policy {
     /// Notes that a folio is swapped in, and judges whether it was right to drop it, if a stream did.
     pub fn note_swap_in(&self, block: &mut Locked<'_>, index: usize, ram: &Ram) {
         if std::mem::replace(&mut block.folio_mut(index).stay, Stay::SwappedIn) == Stay::Dropped {
-            let since = ram.counts().nr_evictions().wrapping_sub(block.left_at);
+            let since = ram.nr_evictions().wrapping_sub(block.left_at);
             if self.drop_behind.left_early(since as usize, ram.zones().counts().limit) {
                 self.refaulted();
             }
@@ -121,7 +121,7 @@ impl Policy {
             None => {
                 let (id, nr_folios, index) = (locked.id(), locked.nr_folios(), locked.index_of(page));
                 let nr_left_since = match locked.state(index) {
-                    State::Swapped(_) => ram.counts().nr_evictions().wrapping_sub(locked.left_at) as usize,
+                    State::Swapped(_) => ram.nr_evictions().wrapping_sub(locked.left_at) as usize,
                     _ => 0,
                 };
                 let pressure = Pressure { budget_blocks: ram.budget_blocks(), nr_left_since };

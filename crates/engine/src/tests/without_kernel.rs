@@ -157,10 +157,6 @@ impl Mapper for FakeMapper {
         self.0.insert(addr, &vec![0; len]);
         Ok(())
     }
-
-    unsafe fn poison(&self, _addr: usize, _len: usize) -> Result<(), MoveError> {
-        unreachable!("only a monitor thread poisons")
-    }
 }
 
 /// What a device holds, and what was read from it.
