@@ -98,7 +98,7 @@ impl<'p> Block<'p> {
         {
             let content = self.ram().frames().at_home(self, 0).to_vec();
             // SAFETY: the frames of a folio at home, whose block is locked; nobody else uses them.
-            unsafe { self.ram().frames().unpopulate(frame) };
+            unsafe { self.ram().backing().unpopulate(frame) };
             let home = self.ram().frames().home(frame);
             // SAFETY: as above.
             patiently("made", || unsafe { self.ram().mapper().populate_small(home) });

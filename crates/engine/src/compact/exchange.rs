@@ -75,7 +75,7 @@ impl<'e> Moving<'e> {
             engine.stats().compact_exchange.add(1);
             // SAFETY: the zone has just handed this pageblock out whole, without folios, so it belongs to this call
             // alone.
-            unsafe { engine.ram().frames().unpopulate(block) };
+            unsafe { engine.ram().backing().unpopulate(block) };
             if self.is_direct {
                 engine.ram().release_unpopulated(block);
             } else if engine.ram().try_make_huge(Taken { memory: Memory::Absent, ..emptied }) {

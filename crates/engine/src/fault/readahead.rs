@@ -146,8 +146,7 @@ fn report(read: Result<(), SwapInError>) {
 
 /// Reads a split block.
 fn read_split(engine: &Engine, block: &mut Block<'_>, marker: bool, window: &Window) -> Result<(), SwapInError> {
-    let spare =
-        || engine.ram().try_take_near(engine.table(), window.cpu, Order::HUGE, engine.ram().zones().watermarks().min);
+    let spare = || runs::take_spare(engine, Order::HUGE, window.cpu);
     if engine.policy().wants_whole(block)
         && !block.is_empty()
         && asleep(gather(engine, block, spare(), List::Inactive, &mut Stopwatch::still()))?
@@ -182,12 +181,7 @@ fn start<'e>(
     marker: bool,
     cpu: CpuId,
 ) -> bool {
-    let Some(taken) =
-        engine.ram().try_take_near(engine.table(), cpu, Order::HUGE, engine.ram().zones().watermarks().min)
-    else {
-        return false;
-    };
-    let mut prepared = engine.ram().prepare(taken, Order::HUGE);
+    let Some(mut prepared) = runs::spare_frame(engine, Order::HUGE, cpu) else { return false };
     match engine.swap().extent(slot) {
         Some(extent) if reads.in_flight.asynchronous() => {
             let bytes = prepared.bytes_mut();
@@ -234,10 +228,6 @@ fn arrive(engine: &Engine, incoming: Incoming<'_>, read: Result<(), SwapInError>
         engine.ram().release(frame);
         return report(read);
     }
-    engine.policy().note_swap_in(&mut block, 0, engine.ram());
-    engine.ram().zone(frame).set_owner(frame, block.name(0));
-    engine.count_swap_in(Order::HUGE);
-    engine.stats().readahead_folios.add(1);
     runs::admit(engine, &mut block, 0, frame, if marker { Ahead::Marker } else { Ahead::No });
 }
 

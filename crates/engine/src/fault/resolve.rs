@@ -98,7 +98,7 @@ async fn is_managed(engine: &Engine, addr: usize, thread: u32, waits: Waits<'_>)
 /// Resolves a fault of a thread of the program, if the address is the engine's own and reports faults. A program may
 /// read all that `/proc/self/maps` calls readable: collectors of garbage, checkers and crash handlers do. Homes of
 /// frames are readable, and those that are empty report a fault. Such a page reads as zero. It goes when the home gets
-/// its content back ([`crate::memory::mapper`]).
+/// its content back ([`crate::memory::move_mapper`]).
 pub(crate) fn resolve_own(engine: &Engine, addr: usize, thread: u32) -> bool {
     if !engine.ram().backing().registered().any(|range| range.contains(&addr)) {
         return false;

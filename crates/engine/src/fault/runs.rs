@@ -4,7 +4,7 @@
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
 
-use folioswap_core::{Ahead, CpuId, FrameId, List, Order, PAGE_SIZE, PIECE, SlotId, State};
+use folioswap_core::{Ahead, CpuId, FrameId, List, Order, PAGE_SIZE, PIECE, SlotId, State, Taken};
 
 use crate::block::Block;
 use crate::device::checksum;
@@ -170,9 +170,13 @@ pub(crate) async fn read_around(
 }
 
 /// Frames for a folio that is read ahead, if they can be spared.
-fn spare_frame(engine: &Engine, order: Order, cpu: CpuId) -> Option<Prepared<'_>> {
-    let taken = engine.ram().try_take_near(engine.table(), cpu, order, engine.ram().zones().watermarks().min)?;
-    Some(engine.ram().prepare(taken, order))
+pub(super) fn take_spare(engine: &Engine, order: Order, cpu: CpuId) -> Option<Taken> {
+    engine.ram().try_take_near(engine.table(), cpu, order, engine.ram().zones().watermarks().min)
+}
+
+/// The same with memory.
+pub(super) fn spare_frame(engine: &Engine, order: Order, cpu: CpuId) -> Option<Prepared<'_>> {
+    take_spare(engine, order, cpu).map(|taken| engine.ram().prepare(taken, order))
 }
 
 /// Reads the folios of a run. `false`: they are to be read one by one. A group lies within one piece. So if this
@@ -238,19 +242,19 @@ async fn read_run(
             Arrival::Marked(marker) if marker == index => Ahead::Marker,
             _ => Ahead::No,
         };
-        if ahead != Ahead::Neighbour {
-            engine.policy().note_swap_in(block, index, engine.ram());
-        }
-        engine.ram().zone(frame).set_owner(frame, block.name(index));
-        engine.count_swap_in(order);
-        engine.stats().readahead_folios.add(1);
         admit(engine, block, index, frame, ahead);
     }
     result
 }
 
-/// Maps a folio that was read ahead, unless its first access is to fault.
+/// Puts a folio in RAM that was read ahead into these frames, and maps it unless its first access is to fault.
 pub(super) fn admit(engine: &Engine, block: &mut Block<'_>, index: usize, frame: FrameId, ahead: Ahead) {
+    if ahead != Ahead::Neighbour {
+        engine.policy().note_swap_in(block, index, engine.ram());
+    }
+    engine.ram().zone(frame).set_owner(frame, block.name(index));
+    engine.count_swap_in(block.order());
+    engine.stats().readahead_folios.add(1);
     block.folio_mut(index).ahead = ahead;
     if ahead != Ahead::No {
         block.folio_mut(index).set_in_ram(frame, false);

@@ -128,12 +128,10 @@ fn give_frames(engine: &Engine, block: &mut Block<'_>, page: usize, is_filled: &
 
 /// Fills missing pages in a row. Those that cannot be are gaps, as pages that go later.
 fn fill_with_zeros(engine: &Engine, block: &Block<'_>, run: &[usize]) {
-    let (mut addr, mut len) = (engine.table().addr(block.id().page(run[0])), run.len() * PAGE_SIZE);
-    while len > 0 {
-        let part = len.min(PIECE.bytes());
+    for part in run.chunks(PIECE.nr_pages()) {
+        let addr = engine.table().addr(block.id().page(part[0]));
         // SAFETY: pages of a locked block at which nothing is present.
-        let _ = unsafe { engine.ram().mapper().fill(addr, part) };
-        (addr, len) = (addr + part, len - part);
+        let _ = unsafe { engine.ram().mapper().fill(addr, part.len() * PAGE_SIZE) };
     }
 }
 
@@ -141,7 +139,7 @@ fn fill_with_zeros(engine: &Engine, block: &Block<'_>, run: &[usize]) {
 fn empty_pageblock(engine: &Engine, block: &Block<'_>, taken: Taken) -> FrameId {
     if taken.memory != Memory::Absent {
         // SAFETY: taken whole just now, and nobody else uses it.
-        unsafe { engine.ram().frames().unpopulate(taken.frame) };
+        unsafe { engine.ram().backing().unpopulate(taken.frame) };
     }
     let addr = engine.table().block_addr(block.id());
     let is_huge = engine
@@ -160,7 +158,7 @@ fn empty_pageblock(engine: &Engine, block: &Block<'_>, taken: Taken) -> FrameId 
 fn empty_homes(engine: &Engine, taken: Taken, order: Order) -> FrameId {
     let frame = engine.ram().prepare(taken, order).into_frame();
     // SAFETY: taken just now, and nobody else uses them.
-    let dropped = unsafe { engine.ram().frames().drop_memory(engine.ram().frames().home(frame), order.bytes()) };
+    let dropped = unsafe { engine.ram().mapper().discard(engine.ram().frames().home(frame), order.bytes()) };
     dropped.unwrap_or_else(|error| crate::process::fatal::die(&format!("a frame could not be emptied: {error}")));
     frame
 }

@@ -104,7 +104,7 @@ unsafe fn register(engine: &Engine, range: &Range<usize>) -> io::Result<()> {
     memory::advise_hugepage(addr, len)?;
     engine.uffd().register(addr, len)?;
     // SAFETY: nobody relies on the content (the caller's promise).
-    unsafe { engine.ram().frames().drop_memory(addr, len)? };
+    unsafe { engine.ram().mapper().discard(addr, len)? };
     make_anon_vma(engine, range)
 }
 
@@ -147,7 +147,7 @@ fn make_anon_vma(engine: &Engine, range: &Range<usize>) -> io::Result<()> {
     // SAFETY: pages that nobody touches yet (the caller's promise).
     unsafe { engine.ram().mapper().fill(block, PAGE_SIZE) }.map_err(io::Error::other)?;
     // SAFETY: as above.
-    unsafe { engine.ram().frames().drop_memory(block, BLOCK_BYTES) }
+    unsafe { engine.ram().mapper().discard(block, BLOCK_BYTES) }.map_err(io::Error::from)
 }
 
 /// Drops the content of pages and no longer manages them. Then calls `replace`, which unmaps or replaces them, with

@@ -295,7 +295,7 @@ fn drop_missing(engine: &Engine, lifted: &Lifted, part: &Range<usize>, at: impl 
             return;
         }
         // SAFETY: pages that are not mapped; threads that touch them wait.
-        if let Err(error) = unsafe { engine.ram().frames().drop_memory(missing.start, missing.len()) } {
+        if let Err(error) = unsafe { engine.ram().mapper().discard(missing.start, missing.len()) } {
             fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", missing.start));
         }
     };

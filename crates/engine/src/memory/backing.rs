@@ -11,6 +11,7 @@ use folioswap_sys::memory;
 use crate::memory::frames::Frames;
 use crate::memory::map_error::patiently;
 use crate::memory::mapper::Mapper;
+use crate::process::fatal;
 use crate::process::shared_stats::StatsHome;
 
 /// Pageblocks that keep small pages after the kernel had no huge page, before it is asked again.
@@ -80,6 +81,17 @@ impl Backing {
         patiently("made again", || unsafe { self.mapper.repopulate(self.frames.home(frame), order.bytes()) });
     }
 
+    /// Gives a pageblock's memory back to the kernel.
+    ///
+    /// # Safety
+    /// The pageblock belongs to the caller alone: taken from the zone, or free and isolated. No folio has its frames.
+    pub unsafe fn unpopulate(&self, pageblock: FrameId) {
+        // SAFETY: the home of a pageblock that belongs to the caller alone (its promise).
+        if let Err(error) = unsafe { self.mapper.discard(self.frames.home(pageblock), Order::HUGE.bytes()) } {
+            fatal::say(&format!("a frame could not be given back: {error}"));
+        }
+    }
+
     /// Gives small pages to a pageblock that was taken whole.
     ///
     /// # Safety
@@ -91,7 +103,7 @@ impl Backing {
         }
         if taken.memory != Memory::Absent {
             // SAFETY: as above.
-            unsafe { self.frames.unpopulate(taken.frame) };
+            unsafe { self.unpopulate(taken.frame) };
         }
         // SAFETY: as above.
         patiently("made", || unsafe { self.mapper.populate_small(self.frames.home(taken.frame)) });

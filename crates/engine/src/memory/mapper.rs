@@ -1,11 +1,9 @@
 //! What the kernel does with the pages at the program's addresses and at the homes of frames, as a trait: folios are
 //! mapped and unmapped, pages filled, dropped and poisoned.
 //!
-//! A frame has a *home* address in the frames' memory. With [`MoveMapper`], the page of a mapped folio is at the
+//! A frame has a *home* address in the frames' memory. With `MoveMapper`, the page of a mapped folio is at the
 //! folio's address, and its home is empty. Otherwise the page is at home. The caller holds the lock of the folio's
 //! block, so nobody else maps, unmaps or reads these frames.
-//!
-//! [`MoveMapper`]: super::move_mapper::MoveMapper
 
 use std::sync::RwLockWriteGuard;
 

@@ -140,7 +140,7 @@ impl Ram {
             Memory::Small if self.frames().is_locked() => self.backing().collapse_in_place(frame),
             Memory::Small if self.backing().tries_huge_page() => {
                 // SAFETY: the caller took the whole pageblock from its zone, so nobody else uses it.
-                unsafe { self.frames().unpopulate(frame) };
+                unsafe { self.backing().unpopulate(frame) };
                 return None;
             }
             Memory::Small => false,

@@ -203,7 +203,7 @@ fn give_back_surplus(engine: &Engine, zone: &Zone) -> bool {
         zone.drain();
         while let Some(pageblock) = zone.take_surplus() {
             // SAFETY: the zone has just handed out the whole pageblock, so nobody else uses it.
-            unsafe { engine.ram().frames().unpopulate(pageblock) };
+            unsafe { engine.ram().backing().unpopulate(pageblock) };
             engine.ram().release_unpopulated(pageblock);
             engine.ram().frame_freed().signal();
         }

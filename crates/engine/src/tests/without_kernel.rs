@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -81,8 +82,11 @@ impl Addresses {
     }
 }
 
-/// Maps by copying. Homes keep their memory.
-struct FakeMapper(Arc<Addresses>);
+/// Maps by copying. Homes keep their memory, and hold nonsense where they should have none.
+struct FakeMapper {
+    addresses: Arc<Addresses>,
+    homes: Range<usize>,
+}
 
 impl Mapper for FakeMapper {
     fn uffd(&self) -> &Userfaultfd {
@@ -98,7 +102,7 @@ impl Mapper for FakeMapper {
     }
 
     fn hold_mappings(&self) -> RwLockWriteGuard<'_, ()> {
-        self.0.mappings.write().unwrap()
+        self.addresses.mappings.write().unwrap()
     }
 
     unsafe fn populate(&self, home: usize) -> Result<bool, MapError> {
@@ -125,36 +129,41 @@ impl Mapper for FakeMapper {
     }
 
     unsafe fn map_fresh(&self, folio: usize, _home: usize) -> Result<bool, MapError> {
-        self.0.insert(folio, &[0; HUGE]);
+        self.addresses.insert(folio, &[0; HUGE]);
         Ok(true)
     }
 
     unsafe fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
         // SAFETY: the caller's promise.
-        self.0.insert(folio, unsafe { at(home, len) });
+        self.addresses.insert(folio, unsafe { at(home, len) });
         Ok(())
     }
 
     unsafe fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
         // SAFETY: the caller's promise.
         let home = unsafe { at(home, len) };
-        for (page, bytes) in self.0.remove(folio, len).into_iter().zip(home.chunks_mut(PAGE_SIZE)) {
+        for (page, bytes) in self.addresses.remove(folio, len).into_iter().zip(home.chunks_mut(PAGE_SIZE)) {
             bytes.copy_from_slice(&*page.expect("all of a mapped folio is there"));
         }
         Ok(())
     }
 
     unsafe fn discard(&self, addr: usize, len: usize) -> Result<(), MapError> {
-        self.0.remove(addr, len);
+        if self.homes.contains(&addr) {
+            // SAFETY: the caller's promise.
+            unsafe { at(addr, len) }.fill(0xdd);
+        } else {
+            self.addresses.remove(addr, len);
+        }
         Ok(())
     }
 
     fn has_page(&self, addr: usize) -> Option<bool> {
-        Some(self.0.pages.lock().unwrap().contains_key(&addr))
+        Some(self.addresses.pages.lock().unwrap().contains_key(&addr))
     }
 
     unsafe fn fill(&self, addr: usize, len: usize) -> Result<(), MoveError> {
-        self.0.insert(addr, &vec![0; len]);
+        self.addresses.insert(addr, &vec![0; len]);
         Ok(())
     }
 }
@@ -246,7 +255,7 @@ impl Simulated {
         let zoning = Zoning::new(&topology, NR_FIT);
         let frames = Frames::new(NR_FIT, zoning.nr_zones, false).unwrap();
         let stats = Arc::new(StatsHome::Own(of_its_own()));
-        let mapper = Box::new(FakeMapper(Arc::clone(&addresses)));
+        let mapper = Box::new(FakeMapper { addresses: Arc::clone(&addresses), homes: frames.range() });
         let backing = Backing::new(frames, mapper, Arc::clone(&stats));
         let ram = Ram::new(zoning, backing, Arc::clone(&stats), (NR_FIT * HUGE) as u64, false).unwrap();
         let layout = Layout {
