@@ -21,7 +21,7 @@ FORBID_UNSAFE = (
 FOLDERS = {
     "crates/engine/src/": (
         "config", "process", "device", "swap", "memory", "state", "block", "engine",
-        "reclaim", "relocate", "compact", "fault", "manage", "arena",
+        "fault", "reclaim", "relocate", "compact", "manage", "arena",
     ),
     "crates/preload/src/": ("ground", "memory", "faults", "map", "alloc", "calls", "ending", "sanitizer", "start"),
 }

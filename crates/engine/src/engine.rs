@@ -7,95 +7,78 @@
 //! two leaf locks. A second block is locked only with `try_lock`. Managed memory is never touched under any of these
 //! locks. Before all of them, `Table::changing`: whoever changes what is managed.
 
-use std::sync::Arc;
+use std::ops::Deref;
 
-use folioswap_core::{BlockId, Stats};
+use folioswap_core::{BlockId, Order, Taken};
 use folioswap_sys::clock::Clock;
 use folioswap_sys::descendants::Descendants;
 use folioswap_sys::pagemap::Scan;
 use folioswap_sys::signals;
+use folioswap_sys::uffd::Userfaultfd;
 
-use crate::block::{Block, Parts};
+use crate::block::Parts;
 use crate::config::error::Error;
-use crate::memory::ram::Ram;
-use crate::memory::table::Table;
 use crate::process::lifecycle::Lifecycle;
-use crate::process::shared_stats::StatsHome;
 use crate::process::wakeup::Gate;
 use crate::state::compactor::Compactor;
-use crate::state::faults::Faults;
 use crate::state::policy::Policy;
-use crate::state::reclaim::Reclaim;
 use crate::swap::info;
-use crate::swap::space::SwapSpace;
 
-/// The engine of one arena.
+/// What frees frames for a fault that finds none, on the fault's own thread.
+pub(crate) trait DirectReclaim: Send + Sync {
+    /// Frees frames for a folio of this order. `false`: nothing could be done.
+    fn reclaim(&self, engine: &Engine, order: Order) -> bool;
+
+    /// Moves folios until there is a whole pageblock, and takes it.
+    fn compact(&self, engine: &Engine) -> Option<Taken>;
+
+    /// Gives up all copies that folios in RAM keep in swap. `false`: there were none.
+    fn shed_copies(&self, engine: &Engine) -> bool;
+}
+
+/// The engine of one arena: the parts that hold content, and the others.
 pub(crate) struct Engine {
     parts: Parts,
+    direct: Box<dyn DirectReclaim>,
     policy: Policy,
     compactor: Compactor,
     lifecycle: Lifecycle,
     clock: Clock,
 }
 
-impl Engine {
-    pub fn new(
-        table: Table,
-        ram: Ram,
-        swap: SwapSpace,
-        policy: Policy,
-        faults: Faults,
-        compactor: Compactor,
-        stats: Arc<StatsHome>,
-    ) -> Result<Self, Error> {
-        let reclaim = Reclaim::new(ram.zones())?;
-        let descendants = Descendants::new().map_err(Error::system("making what tells of forked children"))?;
-        let (lifecycle, clock) = (Lifecycle::new(descendants), Clock::new());
-        let parts = Parts::new(table, ram, swap, faults, reclaim, stats);
-        Ok(Engine { parts, policy, compactor, lifecycle, clock })
-    }
+impl Deref for Engine {
+    type Target = Parts;
 
-    /// The parts that hold content.
-    pub fn parts(&self) -> &Parts {
+    fn deref(&self) -> &Parts {
         &self.parts
     }
+}
 
-    /// Locks a block. Waits for whoever holds it.
-    pub fn lock(&self, block: BlockId) -> Block<'_> {
-        self.parts.lock(block)
+impl Engine {
+    pub fn new(
+        parts: Parts,
+        policy: Policy,
+        compactor: Compactor,
+        direct: Box<dyn DirectReclaim>,
+    ) -> Result<Self, Error> {
+        let descendants = Descendants::new().map_err(Error::system("making what tells of forked children"))?;
+        let (lifecycle, clock) = (Lifecycle::new(descendants), Clock::new());
+        Ok(Engine { parts, direct, policy, compactor, lifecycle, clock })
     }
 
-    /// Locks a block that nobody holds. Also `None` for a block that was never managed.
-    pub fn try_lock(&self, block: BlockId) -> Option<Block<'_>> {
-        self.parts.try_lock(block)
+    /// What frees frames for faults.
+    pub fn direct(&self) -> &dyn DirectReclaim {
+        &*self.direct
     }
 
-    /// The managed addresses and the folio table.
-    pub fn table(&self) -> &Table {
-        self.parts.table()
-    }
-
-    pub fn ram(&self) -> &Ram {
-        self.parts.ram()
-    }
-
-    pub fn swap(&self) -> &SwapSpace {
-        self.parts.swap()
+    /// What reports faults.
+    pub fn uffd(&self) -> &Userfaultfd {
+        self.ram().mapper().uffd()
     }
 
     /// The policies of swap-in.
     pub fn policy(&self) -> &Policy {
         &self.policy
-    }
-
-    /// How faults are delivered, and what is known of lost pages.
-    pub fn faults(&self) -> &Faults {
-        self.parts.faults()
-    }
-
-    /// Writeback in progress, and copies kept in swap.
-    pub fn reclaim(&self) -> &Reclaim {
-        self.parts.reclaim()
     }
 
     pub fn compactor(&self) -> &Compactor {
@@ -113,10 +96,6 @@ impl Engine {
     /// Whether the arena is stopping.
     pub fn stopping(&self) -> bool {
         self.lifecycle.stopping()
-    }
-
-    pub fn stats(&self) -> &Stats {
-        self.parts.stats()
     }
 
     pub fn clock(&self) -> &Clock {
@@ -149,7 +128,8 @@ impl Engine {
     /// Scans the page tables of regions and frames for bytes in RAM, and notes the huge ones in the statistics.
     pub fn measure(&self) -> std::io::Result<Scan> {
         let frames = self.ram().frames();
-        let homes = self.ram().scan(frames.range().start..frames.nursery().end)?;
+        let pagemap = self.ram().mapper().pagemap();
+        let homes = pagemap.scan(frames.range().start..frames.nursery().end)?;
         let mut scan = homes;
         let in_use = {
             let _pass = self.gate().enter(signals::thread_id());
@@ -157,7 +137,7 @@ impl Engine {
         };
         for blocks in in_use {
             let addresses = [blocks.start, blocks.end].map(|block| self.table().block_addr(BlockId::from_index(block)));
-            let regions = self.ram().scan(addresses[0]..addresses[1])?;
+            let regions = pagemap.scan(addresses[0]..addresses[1])?;
             scan.present_bytes += regions.present_bytes;
             scan.huge_bytes += regions.huge_bytes;
         }

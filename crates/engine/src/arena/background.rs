@@ -16,7 +16,7 @@ use crate::swap::free::Freer;
 pub(super) fn run(engine: &Engine, frees: Frees) {
     let _end = EndOnPanic("background");
     folioswap_sys::cpu::run_as_batch();
-    let wanted = engine.ram().background();
+    let wanted = engine.ram().demand().background();
     let mut freer = (frees != Frees::Synchronous).then(Freer::new);
     let (mut slots, mut evacuation) = (SlotCompactor::default(), Evacuation::default());
     while !engine.stopping() {

@@ -241,7 +241,7 @@ impl RawSpace {
             let result = change();
             for part in replaced.managed() {
                 // Where the kernel has no room for another mapping, it goes on asking us. Nothing is lost.
-                let _ = self.engine.faults().uffd().unregister(part.start, part.len());
+                let _ = self.engine.uffd().unregister(part.start, part.len());
             }
             result
         };

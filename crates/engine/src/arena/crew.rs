@@ -107,7 +107,8 @@ impl Crew {
 
     fn begin_others_late(self: &Arc<Self>) {
         let crew = Arc::downgrade(self);
-        self.engine.ram().begin_when_short(Box::new(move || crew.upgrade().is_none_or(|crew| crew.begin_late())));
+        let begin = move || crew.upgrade().is_none_or(|crew| crew.begin_late());
+        self.engine.ram().demand().begin_when_short(Box::new(begin));
     }
 
     fn begin_monitors(&self, threads: &mut Vec<Thread>) -> Result<(), Error> {
@@ -132,7 +133,7 @@ impl Crew {
             reclaimd::run(engine, ReclaimThread::FIRST);
         };
         let reclaim = threads::spawn("reclaim", &self.engine, body);
-        threads.push(reclaim.inspect_err(|_| self.engine.ram().note_no_reclaim())?);
+        threads.push(reclaim.inspect_err(|_| self.engine.ram().demand().note_no_reclaim())?);
         let frees = self.frees;
         threads.push(threads::spawn("background", &self.engine, move |engine| background::run(engine, frees))?);
         Ok(())
@@ -240,7 +241,7 @@ impl Crew {
     /// Stops all threads, and waits until they have ended.
     pub fn end(&self) {
         self.stop.signal();
-        self.engine.ram().background().signal();
+        self.engine.ram().demand().background().signal();
         loop {
             // The one that waits may just have started others.
             let Some(thread) = self.threads().pop() else { return };

@@ -28,7 +28,9 @@ use crate::arena::by_address::RawSpace;
 use crate::arena::crew::Crew;
 use crate::arena::region::Region;
 use crate::arena::tuning::Tuning;
+use crate::block::Parts;
 use crate::compact::compactd;
+use crate::compact::direct::OnOwnThread;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::config::folio_size::FolioSize;
@@ -40,6 +42,7 @@ use crate::device::{self, Opened, SwapDevice};
 use crate::engine::Engine;
 use crate::fault::direct;
 use crate::fault::take::PATIENCE;
+use crate::memory::backing::Backing;
 use crate::memory::frames::Frames;
 use crate::memory::mlock;
 use crate::memory::ram::Ram;
@@ -213,7 +216,7 @@ impl ArenaBuilder {
         let (frees, wanted, waits) = (self.tuning.frees, self.devices.clone(), self.may_end_soon);
         let engine = Arc::new(self.engine(Arc::new(uffd), mapping, devices)?);
         if locked {
-            engine.ram().populate_all()?;
+            mlock::populate_all(engine.ram())?;
         }
         let crew = Crew::new(Arc::clone(&engine), mode, frees)?;
         let raw = RawSpace::new(Arc::clone(&engine), mode);
@@ -271,8 +274,8 @@ impl ArenaBuilder {
         let (most_slots, device_shift) = (MAX_DEVICE_BYTES as usize / PAGE_SIZE, self.device_shift);
         let layout =
             Layout { most_slots, device_shift, nr_cpus, rotational: self.tuning.rotational, frees: self.tuning.frees };
-        let compacts = self.tuning.compaction.is_some();
-        SwapSpace::new(devices, layout, self.topology.take(), compacts, Arc::clone(ram.background()), Arc::clone(stats))
+        let (compacts, background) = (self.tuning.compaction.is_some(), Arc::clone(ram.demand().background()));
+        SwapSpace::new(devices, layout, self.topology.take(), compacts, background, Arc::clone(stats))
     }
 
     fn engine(mut self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Opened>) -> Result<Engine, Error> {
@@ -288,17 +291,17 @@ impl ArenaBuilder {
         if self.locked {
             mlock::lock_all(&frames, self.memory)?;
         }
-        let pagemap = setup::page_tables()?;
-        let mapper = setup::register(&uffd, &pagemap, &frames, mapping)?;
+        let mapper = setup::register(uffd, &frames, mapping)?;
         let stats = self.stats.map_or_else(|| StatsHome::Own(shared_stats::of_its_own()), StatsHome::Shared);
         let stats = Arc::new(stats);
-        let ram =
-            Ram::new(zoning, frames, (mapper, pagemap), Arc::clone(&stats), self.memory, self.tuning.zeroed_stock)?;
+        let backing = Backing::new(frames, mapper, Arc::clone(&stats));
+        let ram = Ram::new(zoning, backing, Arc::clone(&stats), self.memory, self.tuning.zeroed_stock)?;
         let swap = self.swap_space(devices, &ram, &stats);
         let compactor = Compactor::new(ram.zones().all(), self.tuning.compaction, self.tuning.compaction_means);
         let policy = Policy::new(self.folio.order(), self.swap_in);
         let table = Table::new(setup::random_key()?);
-        Engine::new(table, ram, swap, policy, Faults::new(uffd, self.patience), compactor, stats)
+        let parts = Parts::new(table, ram, swap, Faults::new(self.patience), stats)?;
+        Engine::new(parts, policy, compactor, Box::new(OnOwnThread))
     }
 }
 
@@ -413,7 +416,7 @@ impl Arena {
         let engine = &self.running.engine;
         let ram = engine.ram();
         if ram.frames().is_locked() {
-            return ram.grow_locked(bytes);
+            return mlock::grow_locked(ram, bytes);
         }
         if bytes > MAX_MEMORY {
             return Err(Error::BudgetTooLarge(bytes));

@@ -12,33 +12,26 @@ use crate::config::fault_mode::FaultMode;
 use crate::config::mapping::Mapping;
 use crate::memory::copy_mapper::CopyMapper;
 use crate::memory::frames::Frames;
-use crate::memory::mapper::{Mapper, MoveMapper};
+use crate::memory::mapper::Mapper;
+use crate::memory::move_mapper::MoveMapper;
 
-/// Opens the page tables, hidden from the program.
-pub(crate) fn page_tables() -> Result<Arc<Pagemap>, Error> {
-    Pagemap::open().and_then(Pagemap::hide).map(Arc::new).map_err(Error::system("opening the page tables"))
-}
-
-/// Makes the mapper, and registers the frames that it needs registered.
-pub(crate) fn register(
-    uffd: &Arc<Userfaultfd>,
-    pagemap: &Arc<Pagemap>,
-    frames: &Frames,
-    mapping: Mapping,
-) -> Result<Box<dyn Mapper>, Error> {
+/// Makes the mapper, and registers the frames that it needs registered. Opens the page tables, hidden from the program.
+pub(crate) fn register(uffd: Arc<Userfaultfd>, frames: &Frames, mapping: Mapping) -> Result<Box<dyn Mapper>, Error> {
+    let pagemap =
+        Pagemap::open().and_then(Pagemap::hide).map(Arc::new).map_err(Error::system("opening the page tables"))?;
     let mapper: Box<dyn Mapper> = if mapping == Mapping::Move {
         let zone = |zone| [frames.homes_of(zone), frames.nursery_of(zone), frames.small_nursery_of(zone)];
         let zones = (0..frames.nr_zones()).map(zone);
-        let mapper = MoveMapper::new(Arc::clone(uffd), Arc::clone(pagemap), zones, frames.is_locked());
+        let mapper = MoveMapper::new(uffd, pagemap, zones, frames.is_locked());
         Box::new(mapper.map_err(Error::system("reserving addresses"))?)
     } else {
-        let mapper = CopyMapper::new(Arc::clone(uffd), Arc::clone(pagemap));
+        let mapper = CopyMapper::new(uffd, pagemap);
         Box::new(mapper.map_err(Error::system("reserving addresses"))?)
     };
     let failed = |e: UffdError| Error::system("registering with userfaultfd")(e.into());
     let spare_pages = frames.is_locked().then(|| frames.spare_pages());
     for range in mapper.registers_frames().then(|| frames.range()).into_iter().chain(spare_pages) {
-        uffd.register(range.start, range.len()).map_err(failed)?;
+        mapper.uffd().register(range.start, range.len()).map_err(failed)?;
     }
     Ok(mapper)
 }

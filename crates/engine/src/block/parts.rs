@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use folioswap_core::{FrameId, Order, SlotId, Stats};
 
+use crate::config::error::Error;
 use crate::memory::map_error::patiently;
 use crate::memory::ram::Ram;
 use crate::memory::table::Table;
@@ -25,15 +26,9 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    pub fn new(
-        table: Table,
-        ram: Ram,
-        swap: SwapSpace,
-        faults: Faults,
-        reclaim: Reclaim,
-        stats: Arc<StatsHome>,
-    ) -> Self {
-        Parts { table, ram, swap, faults, reclaim, stats }
+    pub fn new(table: Table, ram: Ram, swap: SwapSpace, faults: Faults, stats: Arc<StatsHome>) -> Result<Self, Error> {
+        let reclaim = Reclaim::new(ram.zones())?;
+        Ok(Parts { table, ram, swap, faults, reclaim, stats })
     }
 
     /// The managed addresses and the folio table.
@@ -49,7 +44,7 @@ impl Parts {
         &self.swap
     }
 
-    /// How faults are delivered, and what is known of lost pages.
+    /// What faults wait for, and what is known of lost pages.
     pub fn faults(&self) -> &Faults {
         &self.faults
     }
@@ -65,7 +60,6 @@ impl Parts {
 
     /// Frees the frames of a mapped folio whose pages have gone; they get new memory.
     pub fn free_lost(&self, frame: FrameId, order: Order) {
-        self.ram().note_unmapped(order.nr_pages());
         if order == Order::HUGE && self.ram().frames().is_locked() {
             // SAFETY: the home of frames that the folio has just left; nobody else has them.
             if !patiently("made again", || unsafe { self.ram().mapper().populate(self.ram().frames().home(frame)) }) {
@@ -78,7 +72,7 @@ impl Parts {
             self.ram().frame_freed().signal();
         } else {
             // SAFETY: the folio has just left these frames, and nobody else has them.
-            unsafe { self.ram().repopulate(frame, order) };
+            unsafe { self.ram().backing().repopulate(frame, order) };
             self.ram().release(frame);
         }
     }

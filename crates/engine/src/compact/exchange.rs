@@ -57,7 +57,7 @@ impl<'e> Moving<'e> {
         let engine = self.engine;
         if self.exchanges() {
             // SAFETY: the caller's frames; nobody else has them.
-            unsafe { engine.ram().repopulate(place, order) };
+            unsafe { engine.ram().backing().repopulate(place, order) };
         }
     }
 
@@ -75,7 +75,7 @@ impl<'e> Moving<'e> {
             engine.stats().compact_exchange.add(1);
             // SAFETY: the zone has just handed this pageblock out whole, without folios, so it belongs to this call
             // alone.
-            unsafe { engine.ram().frames().unpopulate(block) };
+            unsafe { engine.ram().backing().unpopulate(block) };
             if self.is_direct {
                 engine.ram().release_unpopulated(block);
             } else if engine.ram().try_make_huge(Taken { memory: Memory::Absent, ..emptied }) {
@@ -87,7 +87,7 @@ impl<'e> Moving<'e> {
 
 fn means_to_move(engine: &Engine) -> CompactionMeans {
     let own_memory = engine.ram().frames().is_locked() || !engine.ram().mapper().registers_frames();
-    if own_memory || engine.ram().lacks_huge_pages() {
+    if own_memory || engine.ram().backing().lacks_huge_pages() {
         return CompactionMeans::Migration;
     }
     engine.compactor().means()

@@ -21,13 +21,12 @@ use folioswap_core::{
 };
 use folioswap_sys::signals;
 
-use crate::block::Block;
+use crate::block::{Block, SlotRun};
 use crate::device::checksum;
 use crate::engine::Engine;
 use crate::process::fatal;
 use crate::process::turns::asleep;
 use crate::swap::block::Buffer;
-use crate::swap::block::SlotRun;
 use crate::swap::devices::InUse;
 use crate::swap::slot_work::LEAST_ORDER;
 
@@ -316,7 +315,7 @@ impl<'e> DeviceSpace<'e> {
         }
         let mut buffer = self.buffer.borrow_mut();
         let bytes = buffer.get_or_insert_with(Buffer::new).pages(nr_pages);
-        if let Err(lost) = asleep(block.read_run_alone(&run, bytes)) {
+        if let Err(lost) = asleep(run.read_alone(block, bytes)) {
             if !self.read_failed.replace(true) {
                 fatal::say(&format!("{lost}; what cannot be read stays where it is"));
             }

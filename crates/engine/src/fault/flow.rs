@@ -13,6 +13,7 @@ use folioswap_core::{
 use crate::block::Block;
 use crate::device::checksum;
 use crate::engine::Engine;
+use crate::fault::gather::gather;
 use crate::fault::runs::{self, Arrival};
 use crate::fault::take::{self, Changed};
 use crate::process::cpu::current_cpu;
@@ -95,12 +96,12 @@ impl<'e> Fault<'e> {
 
     /// Locks the block. `None`: another thread mapped the folio while this one waited.
     async fn lock(&mut self) -> Option<Block<'e>> {
-        let (parts, id) = (self.engine.parts(), self.touched.block());
-        if let Some(block) = parts.try_lock_for(id, self.waits) {
+        let id = self.touched.block();
+        if let Some(block) = self.engine.try_lock_for(id, self.waits) {
             return Some(block);
         }
         self.watch.long_part(Phase::Table);
-        let block = parts.lock_for(id, self.waits).await;
+        let block = self.engine.lock_for(id, self.waits).await;
         if matches!(block.state(block.index_of(self.page())), State::Resident(_)) {
             return None;
         }
@@ -130,7 +131,7 @@ impl<'e> Fault<'e> {
 
     /// Names the page whose content is lost, and whether that is news.
     fn lost(&self, block: &Block<'_>, error: SwapInError) -> SwapInError {
-        let is_news = block.note_lost(block.index_of(self.page()));
+        let is_news = self.engine.faults().lost().note(block.id(), block.pages_of(block.index_of(self.page())));
         error.at(self.engine.table().addr(self.touched), is_news)
     }
 
@@ -217,7 +218,7 @@ impl<'e> Fault<'e> {
                     return Ok(Err(Changed));
                 };
                 // One unreadable part must not lose the others: read the folio alone instead.
-                if let Ok(true) = runs::gather(self.engine, block, taken, List::Inactive, &mut self.watch).await {
+                if let Ok(true) = gather(self.engine, block, taken, List::Inactive, &mut self.watch).await {
                     return Ok(Ok(()));
                 }
             }
@@ -279,7 +280,7 @@ impl<'e> Fault<'e> {
         self.engine.policy().note_swap_in(block, index, self.engine.ram());
         block.map(index, prepared.into_frame(), List::Inactive);
         block.settle_slot(index, &mut self.watch);
-        self.engine.parts().count_swap_in(block.order());
+        self.engine.count_swap_in(block.order());
         Ok(Ok(()))
     }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod direct;
 pub(crate) mod flow;
+pub(crate) mod gather;
 pub(crate) mod monitor;
 pub(crate) mod readahead;
 pub(crate) mod readers;

@@ -140,7 +140,9 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
     /// Goes on with a new fault until it waits. Returns how long it took, if it is over.
     fn begin(&mut self, pass: Pass<'_>, fault: Reported, asked: Option<Asked>) -> Option<Duration> {
         SERVED.set(fault.thread);
-        self.engine.ram().work_for(fault.thread);
+        if self.engine.ram().zones().all().len() > 1 {
+            cpu::work_for(fault.thread); // takes frames near that thread's CPU
+        }
         let free = self.all.iter().position(|flight| flight.flow.is_none());
         let place = free.unwrap_or_else(|| {
             let (begun, cpu, need) = (Instant::now(), cpu::served(), Need::Turn);
@@ -220,7 +222,7 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool) {
     let listener = if listens { Listener::new().ok() } else { None };
     let listener = listener.as_ref();
     let others = [turns.descriptor(), listener.map(Listener::descriptor)];
-    let waiter = match Waiter::new(engine.faults().uffd(), stop, others) {
+    let waiter = match Waiter::new(engine.uffd(), stop, others) {
         Ok(waiter) => waiter,
         Err(error) => fatal::die(&format!("waiting for faults: {error}")),
     };
@@ -267,7 +269,7 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool) {
 
 /// Reads a fault from the userfaultfd, if there is one.
 fn read(engine: &Engine) -> Option<Reported> {
-    match engine.faults().uffd().read_event() {
+    match engine.uffd().read_event() {
         Ok(Some(Event::Pagefault { addr, thread, .. })) => Some(Reported { addr, thread }),
         Ok(_) => None,
         Err(error) => fatal::die(&format!("reading faults: {error}")),
@@ -286,7 +288,7 @@ async fn resolve_one(engine: &Engine, fault: Reported, asked: Option<(Asked, &Li
 
 fn wake(engine: &Engine, fault: Reported) {
     let page = engine.table().addr(engine.table().page_at(fault.addr));
-    if let Err(error) = engine.faults().uffd().wake(page, PAGE_SIZE) {
+    if let Err(error) = engine.uffd().wake(page, PAGE_SIZE) {
         fatal::die(&format!("waking a thread: {error}"));
     }
 }
@@ -296,7 +298,7 @@ fn wake(engine: &Engine, fault: Reported) {
 async fn is_told(engine: &Engine, Reported { addr, thread }: Reported, waits: Waits<'_>) -> bool {
     let Some(_pass) = engine.gate().try_enter(thread) else { return true }; // it touches the page again after the fork
     let page = engine.table().page_at(addr);
-    if engine.parts().lock_for(page.block(), waits).await.poison(page.page_in_block()).is_ok() {
+    if engine.lock_for(page.block(), waits).await.poison(page.page_in_block()).is_ok() {
         return true;
     }
     if !signals::ends_wait(thread, libc::SIGBUS) {

@@ -14,6 +14,7 @@ use folioswap_core::{Ahead, BlockId, CpuId, FrameId, List, Order, SlotId, State}
 use crate::block::Block;
 use crate::device::checksum;
 use crate::engine::Engine;
+use crate::fault::gather::gather;
 use crate::fault::runs::{self, Arrival};
 use crate::memory::frames::Prepared;
 use crate::memory::map_error::MapError;
@@ -124,7 +125,7 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
                 }
                 finish(engine, reads, false);
             }
-            State::Standby(frame) if !marker => restore(engine, &mut block, 0, frame),
+            State::Standby(frame) if !marker => restore(&mut block, 0, frame),
             State::Resident(_) if marker => mark(engine, &mut block, 0),
             _ => {}
         }
@@ -146,17 +147,10 @@ fn report(read: Result<(), SwapInError>) {
 
 /// Reads a split block.
 fn read_split(engine: &Engine, block: &mut Block<'_>, marker: bool, window: &Window) -> Result<(), SwapInError> {
-    let spare = || {
-        engine.ram().try_take_near(
-            engine.table(),
-            window.cpu,
-            Order::HUGE,
-            engine.ram().zones().counts().watermarks.min,
-        )
-    };
+    let spare = || runs::take_spare(engine, Order::HUGE, window.cpu);
     if engine.policy().wants_whole(block)
         && !block.is_empty()
-        && asleep(runs::gather(engine, block, spare(), List::Inactive, &mut Stopwatch::still()))?
+        && asleep(gather(engine, block, spare(), List::Inactive, &mut Stopwatch::still()))?
     {
         if marker && let State::Resident(_) = block.state(0) {
             mark(engine, block, 0);
@@ -167,7 +161,7 @@ fn read_split(engine: &Engine, block: &mut Block<'_>, marker: bool, window: &Win
     for index in 0..block.nr_folios() {
         let is_marker = marker && index == met_first;
         match block.state(index) {
-            State::Standby(frame) if !is_marker => restore(engine, block, index, frame),
+            State::Standby(frame) if !is_marker => restore(block, index, frame),
             State::Standby(_) if block.folio(index).ahead == Ahead::Neighbour => {
                 block.folio_mut(index).ahead = Ahead::Marker;
             }
@@ -188,12 +182,7 @@ fn start<'e>(
     marker: bool,
     cpu: CpuId,
 ) -> bool {
-    let Some(taken) =
-        engine.ram().try_take_near(engine.table(), cpu, Order::HUGE, engine.ram().zones().counts().watermarks.min)
-    else {
-        return false;
-    };
-    let mut prepared = engine.ram().prepare(taken, Order::HUGE);
+    let Some(mut prepared) = runs::spare_frame(engine, Order::HUGE, cpu) else { return false };
     match engine.swap().extent(slot) {
         Some(extent) if reads.in_flight.asynchronous() => {
             let bytes = prepared.bytes_mut();
@@ -240,15 +229,11 @@ fn arrive(engine: &Engine, incoming: Incoming<'_>, read: Result<(), SwapInError>
         engine.ram().release(frame);
         return report(read);
     }
-    engine.policy().note_swap_in(&mut block, 0, engine.ram());
-    engine.ram().zone(frame).set_owner(frame, block.name(0));
-    engine.parts().count_swap_in(Order::HUGE);
-    engine.stats().readahead_folios.add(1);
-    block.admit(0, frame, if marker { Ahead::Marker } else { Ahead::No });
+    runs::admit(engine, &mut block, 0, frame, if marker { Ahead::Marker } else { Ahead::No });
 }
 
 /// Maps a folio again that is still in RAM.
-fn restore(_engine: &Engine, block: &mut Block<'_>, index: usize, frame: FrameId) {
+fn restore(block: &mut Block<'_>, index: usize, frame: FrameId) {
     if block.folio(index).ahead != Ahead::Marker && !block.is_sealed(index * block.order().nr_pages()) {
         block.folio_mut(index).ahead = Ahead::No;
         block.map(index, frame, List::Inactive);

@@ -45,7 +45,7 @@ async fn bring_in(engine: &Engine, range: Range<usize>, waits: Waits<'_>) {
         }
         for page in pages_in(id, &range) {
             let pass = waits.until(|| engine.gate().enter(thread), || engine.gate().try_enter(thread)).await;
-            let block = engine.parts().lock_for(id, waits).await;
+            let block = engine.lock_for(id, waits).await;
             let is_out = !matches!(block.state(block.index_of(page)), State::Resident(_)) && !block.is_sealed(page);
             drop(block);
             if !is_out {

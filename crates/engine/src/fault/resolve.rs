@@ -92,15 +92,15 @@ async fn is_managed(engine: &Engine, addr: usize, thread: u32, waits: Waits<'_>)
     let page = engine.table().page_at(addr);
     let _pass = engine.gate().try_enter(thread)?;
     let is_open = engine.table().is_open(page.block());
-    Some(is_open && !engine.parts().lock_for(page.block(), waits).await.is_sealed(page.page_in_block()))
+    Some(is_open && !engine.lock_for(page.block(), waits).await.is_sealed(page.page_in_block()))
 }
 
 /// Resolves a fault of a thread of the program, if the address is the engine's own and reports faults. A program may
 /// read all that `/proc/self/maps` calls readable: collectors of garbage, checkers and crash handlers do. Homes of
 /// frames are readable, and those that are empty report a fault. Such a page reads as zero. It goes when the home gets
-/// its content back ([`crate::memory::mapper`]).
+/// its content back ([`crate::memory::move_mapper`]).
 pub(crate) fn resolve_own(engine: &Engine, addr: usize, thread: u32) -> bool {
-    if !engine.ram().is_registered(addr) {
+    if !engine.ram().backing().registered().any(|range| range.contains(&addr)) {
         return false;
     }
     if seat::has(thread) {
@@ -108,8 +108,8 @@ pub(crate) fn resolve_own(engine: &Engine, addr: usize, thread: u32) -> bool {
     }
     let page = addr & !(PAGE_SIZE - 1);
     // SAFETY: a page of the homes without memory, which the engine reads only after it has put content there.
-    let shown = unsafe { engine.faults().uffd().zeropage(page, PAGE_SIZE) };
-    let woken = engine.faults().uffd().wake(page, PAGE_SIZE);
+    let shown = unsafe { engine.uffd().zeropage(page, PAGE_SIZE) };
+    let woken = engine.uffd().wake(page, PAGE_SIZE);
     match (shown, woken) {
         (Ok(()) | Err(MoveError::Present), Ok(())) => true,
         (Err(error), _) => fatal::die(&format!("showing the engine's own memory: {error}")),

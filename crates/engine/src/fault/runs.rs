@@ -4,7 +4,7 @@
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
 
-use folioswap_core::{Ahead, CpuId, List, Order, PAGE_SIZE, PIECE, SlotId, State, Taken};
+use folioswap_core::{Ahead, CpuId, FrameId, List, Order, PAGE_SIZE, PIECE, SlotId, State, Taken};
 
 use crate::block::Block;
 use crate::device::checksum;
@@ -170,9 +170,13 @@ pub(crate) async fn read_around(
 }
 
 /// Frames for a folio that is read ahead, if they can be spared.
-fn spare_frame(engine: &Engine, order: Order, cpu: CpuId) -> Option<Prepared<'_>> {
-    let taken = engine.ram().try_take_near(engine.table(), cpu, order, engine.ram().zones().counts().watermarks.min)?;
-    Some(engine.ram().prepare(taken, order))
+pub(super) fn take_spare(engine: &Engine, order: Order, cpu: CpuId) -> Option<Taken> {
+    engine.ram().try_take_near(engine.table(), cpu, order, engine.ram().zones().counts().watermarks.min)
+}
+
+/// The same with memory.
+pub(super) fn spare_frame(engine: &Engine, order: Order, cpu: CpuId) -> Option<Prepared<'_>> {
+    take_spare(engine, order, cpu).map(|taken| engine.ram().prepare(taken, order))
 }
 
 /// Reads the folios of a run. `false`: they are to be read one by one. A group lies within one piece. So if this
@@ -238,38 +242,27 @@ async fn read_run(
             Arrival::Marked(marker) if marker == index => Ahead::Marker,
             _ => Ahead::No,
         };
-        if ahead != Ahead::Neighbour {
-            engine.policy().note_swap_in(block, index, engine.ram());
-        }
-        engine.ram().zone(frame).set_owner(frame, block.name(index));
-        engine.parts().count_swap_in(order);
-        engine.stats().readahead_folios.add(1);
-        block.admit(index, frame, ahead);
+        admit(engine, block, index, frame, ahead);
     }
     result
 }
 
-/// As [`Block::gather`], where `taken` is what could be had for it. `false` also if there are no frames.
-///
-/// # Errors
-/// When the device cannot return the content.
-pub(crate) async fn gather(
-    engine: &Engine,
-    block: &mut Block<'_>,
-    taken: Option<Taken>,
-    list: List,
-    watch: &mut Stopwatch<'_>,
-) -> Result<bool, SwapInError> {
-    if taken.is_none() {
-        engine.stats().swpin_fallback.add(Order::HUGE, 1);
-        engine.compactor().want_whole();
+/// Puts a folio in RAM that was read ahead into these frames, and maps it unless its first access is to fault.
+pub(super) fn admit(engine: &Engine, block: &mut Block<'_>, index: usize, frame: FrameId, ahead: Ahead) {
+    if ahead != Ahead::Neighbour {
+        engine.policy().note_swap_in(block, index, engine.ram());
     }
-    let is_whole = match taken {
-        Some(taken) => block.gather(taken, list, watch).await?,
-        None => false,
-    };
-    if is_whole {
-        engine.policy().note_swap_in(block, 0, engine.ram());
+    engine.ram().zone(frame).set_owner(frame, block.name(index));
+    engine.count_swap_in(block.order());
+    engine.stats().readahead_folios.add(1);
+    block.folio_mut(index).ahead = ahead;
+    if ahead != Ahead::No {
+        block.folio_mut(index).set_in_ram(frame, false);
+        block.note_copy(index);
+        // As young as the rest of its window: on standby it would be evicted next, before it is ever touched.
+        engine.ram().put(frame, List::Inactive);
+    } else {
+        block.map(index, frame, List::Inactive);
+        block.settle_slot(index, &mut Stopwatch::still());
     }
-    Ok(is_whole)
 }

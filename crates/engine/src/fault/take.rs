@@ -7,18 +7,15 @@
 use std::mem::discriminant;
 use std::time::{Duration, Instant};
 
-use folioswap_core::{Miss, Order, PIECE, Phase, Shortage, Taken};
+use folioswap_core::{FolioId, Miss, Order, PIECE, Phase, Shortage, State, Taken};
 
 use crate::block::Block;
-use crate::compact::compactd;
 use crate::config::size::Bytes;
 use crate::engine::Engine;
 use crate::process::cpu::current_cpu;
 use crate::process::fatal;
 use crate::process::stopwatch::Stopwatch;
 use crate::process::turns::Waits;
-use crate::reclaim::evict;
-use crate::reclaim::kept;
 use crate::swap::info;
 
 /// How long a thread waits without any frame being freed before it looks for the reason.
@@ -66,7 +63,7 @@ pub(crate) async fn take_frames(
             Miss::Late => {}
             Miss::Scattered => {
                 watch.long_part(Phase::Frame);
-                let compacted = if order == Order::HUGE { compactd::compact_directly(engine) } else { None };
+                let compacted = if order == Order::HUGE { engine.direct().compact(engine) } else { None };
                 watch.lap(Phase::Reclaim);
                 return Ok(compacted);
             }
@@ -101,13 +98,15 @@ async fn reclaim(
 ) -> Result<bool, Changed> {
     let forks = || engine.gate().is_closed();
     match block.waits() {
-        Waits::Asleep => Ok(await_compressed(engine, freed) || evict::reclaim_directly(engine, order)),
-        Waits::ByTurns(_) if forks() || engine.ram().lacks_reclaim() => Ok(evict::reclaim_directly(engine, order)),
+        Waits::Asleep => Ok(await_compressed(engine, freed) || engine.direct().reclaim(engine, order)),
+        Waits::ByTurns(_) if forks() || engine.ram().demand().lacks_reclaim() => {
+            Ok(engine.direct().reclaim(engine, order))
+        }
         Waits::ByTurns(_) => {
-            let _awaited = engine.ram().await_frames(order);
+            let _awaited = engine.ram().demand().await_frames(order);
             let gained = wait_unlocked(engine, order, block, page, freed, MOST_RECLAIMING).await?;
             let is_idle = || info::describe_in_flight(engine.swap().devices()).is_none();
-            Ok(gained || forks() || is_idle() && evict::reclaim_directly(engine, order))
+            Ok(gained || forks() || is_idle() && engine.direct().reclaim(engine, order))
         }
     }
 }
@@ -170,7 +169,7 @@ fn await_compressed(engine: &Engine, freed: u32) -> bool {
 /// says that once. Otherwise ends the program, unless copies can be given up.
 fn wait_for_devices_or_end(engine: &Engine, freed: u32) {
     let Some(devices) = info::describe_in_flight(engine.swap().devices()) else {
-        return if !kept::shed_all_copies(engine) {
+        return if !engine.direct().shed_copies(engine) {
             give_up(engine)
         };
     };
@@ -180,9 +179,19 @@ fn wait_for_devices_or_end(engine: &Engine, freed: u32) {
     }
 }
 
+/// Bytes of mapped folios, but for those whose blocks are locked.
+fn mapped_bytes(engine: &Engine) -> u64 {
+    let is_mapped = |folio: FolioId| {
+        let block = engine.try_lock(folio.block());
+        block.is_some_and(|block| matches!(block.state(block.index_of(folio.page_in_block())), State::Resident(_)))
+    };
+    let mapped = engine.ram().zones().all_folios().filter(|&(_, folio, _)| is_mapped(folio));
+    mapped.map(|(_, _, order)| order.bytes() as u64).sum()
+}
+
 /// Ends the program: it needs a frame, and none can be had.
 fn give_up(engine: &Engine) -> ! {
-    let [memory, mapped] = [engine.ram().budget_bytes(), engine.ram().mapped_bytes()].map(Bytes);
+    let [memory, mapped] = [engine.ram().budget_bytes(), mapped_bytes(engine)].map(Bytes);
     let in_use = format!("all {memory} of RAM in use ({mapped} of it mapped)");
     match engine.swap().allocate(current_cpu(), Order::PAGE) {
         None => fatal::die(&format!(

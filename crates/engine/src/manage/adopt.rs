@@ -23,9 +23,6 @@ use crate::memory::table::{BLOCK_BYTES, blocks_of, pages_in};
 use crate::process::stopwatch::Stopwatch;
 use crate::process::turns::asleep;
 
-/// Content of pages that a folio lacks.
-static ZEROS: [u8; PIECE.bytes()] = [0; PIECE.bytes()];
-
 /// Pages of a block from which it becomes one folio.
 const NEARLY_FULL: usize = BLOCK_PAGES / 8 * 7;
 
@@ -43,7 +40,7 @@ pub(crate) unsafe fn adopt(engine: &Engine, range: &Range<usize>) -> io::Result<
     if engine.table().possible(range.clone()) != *range {
         return Err(io::Error::from_raw_os_error(libc::EINVAL)); // the table has no entries for it
     }
-    engine.ram().pagemap().filled(range.start..range.start + PAGE_SIZE)?;
+    engine.ram().mapper().pagemap().filled(range.start..range.start + PAGE_SIZE)?;
     pages::close_for_change(engine, range);
     let filled = register_present(engine, range).inspect_err(|error| give_back(engine, range, error))?;
     engine.ram().mapper().note_fork(); // pages may be shared with children
@@ -62,14 +59,14 @@ fn register_present(engine: &Engine, range: &Range<usize>) -> io::Result<Vec<boo
     let (addr, len) = (range.start, range.len());
     memory::dontfork(addr, len)?;
     pages::advise(addr, len)?;
-    engine.faults().uffd().register(addr, len)?;
-    engine.ram().pagemap().filled(range.clone())
+    engine.uffd().register(addr, len)?;
+    engine.ram().mapper().pagemap().filled(range.clone())
 }
 
 /// Undoes a registration, unless a part is another userfaultfd's: before Linux 6.16 this would end that one's.
 fn give_back(engine: &Engine, range: &Range<usize>, error: &io::Error) {
     if error.raw_os_error() != Some(libc::EBUSY) {
-        let _ = engine.faults().uffd().unregister(range.start, range.len());
+        let _ = engine.uffd().unregister(range.start, range.len());
     }
     let _ = memory::dofork(range.start, range.len());
 }
@@ -131,12 +128,10 @@ fn give_frames(engine: &Engine, block: &mut Block<'_>, page: usize, is_filled: &
 
 /// Fills missing pages in a row. Those that cannot be are gaps, as pages that go later.
 fn fill_with_zeros(engine: &Engine, block: &Block<'_>, run: &[usize]) {
-    let (mut addr, mut len) = (engine.table().addr(block.id().page(run[0])), run.len() * PAGE_SIZE);
-    while len > 0 {
-        let part = len.min(ZEROS.len());
-        // SAFETY: pages of a locked block at which nothing is present. The source is a static of that length.
-        let _ = unsafe { engine.faults().uffd().copy(addr, ZEROS.as_ptr() as usize, part) };
-        (addr, len) = (addr + part, len - part);
+    for part in run.chunks(PIECE.nr_pages()) {
+        let addr = engine.table().addr(block.id().page(part[0]));
+        // SAFETY: pages of a locked block at which nothing is present.
+        let _ = unsafe { engine.ram().mapper().fill(addr, part.len() * PAGE_SIZE) };
     }
 }
 
@@ -144,10 +139,15 @@ fn fill_with_zeros(engine: &Engine, block: &Block<'_>, run: &[usize]) {
 fn empty_pageblock(engine: &Engine, block: &Block<'_>, taken: Taken) -> FrameId {
     if taken.memory != Memory::Absent {
         // SAFETY: taken whole just now, and nobody else uses it.
-        unsafe { engine.ram().frames().unpopulate(taken.frame) };
+        unsafe { engine.ram().backing().unpopulate(taken.frame) };
     }
     let addr = engine.table().block_addr(block.id());
-    let is_huge = engine.ram().scan(addr..addr + BLOCK_BYTES).is_ok_and(|scan| scan.huge_bytes == BLOCK_BYTES as u64);
+    let is_huge = engine
+        .ram()
+        .mapper()
+        .pagemap()
+        .scan(addr..addr + BLOCK_BYTES)
+        .is_ok_and(|scan| scan.huge_bytes == BLOCK_BYTES as u64);
     if !is_huge {
         engine.ram().zone(taken.frame).carve(taken.frame, Order::HUGE); // small pages
     }
@@ -158,7 +158,7 @@ fn empty_pageblock(engine: &Engine, block: &Block<'_>, taken: Taken) -> FrameId 
 fn empty_homes(engine: &Engine, taken: Taken, order: Order) -> FrameId {
     let frame = engine.ram().prepare(taken, order).into_frame();
     // SAFETY: taken just now, and nobody else uses them.
-    let dropped = unsafe { engine.ram().frames().drop_memory(engine.ram().frames().home(frame), order.bytes()) };
+    let dropped = unsafe { engine.ram().mapper().discard(engine.ram().frames().home(frame), order.bytes()) };
     dropped.unwrap_or_else(|error| crate::process::fatal::die(&format!("a frame could not be emptied: {error}")));
     frame
 }

@@ -43,7 +43,7 @@ pub(crate) struct Resting<'e> {
 pub(crate) fn rest(engine: &Engine) -> Resting<'_> {
     let changing = [engine.swap().devices().changing(), engine.table().changing()];
     engine.gate().close(signals::thread_id());
-    engine.faults().uffd().wake_late(true); // else this thread might go on before a monitor has let go of its locks
+    engine.uffd().wake_late(true); // else this thread might go on before a monitor has let go of its locks
     engine.reclaim().transfers().wait();
     write_out::settle_rest(engine);
     engine.swap().devices().end_held(|fork| engine.lifecycle().is_over(fork));
@@ -85,7 +85,7 @@ impl Resting<'_> {
         hidden_numbers::child_settles(false);
         self.each_range(memory::dontfork);
         engine.swap().devices().end_sharing();
-        engine.faults().uffd().wake_late(false);
+        engine.uffd().wake_late(false);
         engine.ram().mapper().note_fork();
         drop(self.tie);
         engine.gate().open();
@@ -119,20 +119,21 @@ impl Resting<'_> {
         engine.table().forget_locked();
         engine.faults().forget_threads();
         engine.policy().forget();
-        engine.ram().begin_child();
+        engine.ram().backing().forget_lock();
+        engine.ram().demand().forget_waiters();
         engine.ram().mapper().note_fork();
-        engine.faults().uffd().wake_late(false);
+        engine.uffd().wake_late(false);
         engine.gate().open();
         Ok(())
     }
 
     fn renew(&self, delivery: Delivery) -> io::Result<()> {
         let engine = self.engine;
-        engine.faults().uffd().renew(delivery)?;
-        engine.ram().pagemap().renew()?;
+        engine.uffd().renew(delivery)?;
+        engine.ram().mapper().pagemap().renew()?;
         engine.lifecycle().begin_child()?;
-        for range in engine.ram().registered().into_iter().chain(self.managed.iter().cloned()) {
-            engine.faults().uffd().register(range.start, range.len())?;
+        for range in engine.ram().backing().registered().chain(self.managed.iter().cloned()) {
+            engine.uffd().register(range.start, range.len())?;
         }
         Ok(())
     }

@@ -46,7 +46,7 @@ fn end_delivery(engine: &Engine, part: Range<usize>) {
     if part.is_empty() {
         return;
     }
-    if let Err(error) = engine.faults().uffd().unregister(part.start, part.len()) {
+    if let Err(error) = engine.uffd().unregister(part.start, part.len()) {
         fatal::say(&format!("memory that is no longer managed still has its faults delivered: {error}"));
     }
     let _ = memory::advise_hugepage(part.start, part.len());
@@ -68,7 +68,7 @@ fn hand_over_pages(engine: &Engine, id: BlockId, pages: &Range<usize>, thread: u
     loop {
         let pass = engine.gate().enter(thread);
         let mut block = engine.lock(id);
-        block.make_apart(pages);
+        make_apart(&mut block, pages);
         if let Some(page) = first_out(&block, pages) {
             drop(block);
             match asleep(Fault::new(engine, page, thread, Waits::Asleep).run(pass)) {
@@ -93,6 +93,19 @@ fn hand_over_pages(engine: &Engine, id: BlockId, pages: &Range<usize>, thread: u
             block.isolate();
         }
         return;
+    }
+}
+
+/// Divides the folios of a block so that each lies in these pages as a whole or not at all, or is sealed.
+fn make_apart(block: &mut Block<'_>, pages: &Range<usize>) {
+    let is_apart = |block: &Block<'_>, index| {
+        let folio = block.pages_of(index);
+        let is_outside = folio.end <= pages.start || pages.end <= folio.start;
+        let is_inside = pages.start <= folio.start && folio.end <= pages.end;
+        is_outside || is_inside || folio.clone().all(|page| block.is_sealed(page))
+    };
+    if !(0..block.nr_folios()).all(|index| is_apart(block, index)) {
+        if block.is_empty() { block.split(Order::PAGE) } else { block.divide(Order::PAGE) }
     }
 }
 

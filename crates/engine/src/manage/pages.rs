@@ -17,9 +17,6 @@ use crate::compact::compactd;
 use crate::engine::Engine;
 use crate::memory::table::{BLOCK_BYTES, blocks_of, pages_in};
 
-/// Content of new pages.
-static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
-
 /// The blocks that lie in a range of addresses completely. May be empty at the end of the first one.
 fn whole_blocks_of(range: &Range<usize>) -> Range<usize> {
     let first = range.start.div_ceil(BLOCK_BYTES).min(blocks_of(range).end);
@@ -75,7 +72,7 @@ unsafe fn take_over(engine: &Engine, range: &Range<usize>) -> io::Result<()> {
     unsafe { register(engine, range) }.inspect_err(|error| {
         // Another userfaultfd has a part, and none is registered now. Before Linux 6.16 this would end that one's.
         if error.raw_os_error() != Some(libc::EBUSY) {
-            let _ = engine.faults().uffd().unregister(range.start, range.len());
+            let _ = engine.uffd().unregister(range.start, range.len());
         }
         let _ = memory::dofork(range.start, range.len());
     })
@@ -103,9 +100,9 @@ unsafe fn register(engine: &Engine, range: &Range<usize>) -> io::Result<()> {
         memory::lock_on_fault(addr, len)?;
     }
     advise(addr, len)?;
-    engine.faults().uffd().register(addr, len)?;
+    engine.uffd().register(addr, len)?;
     // SAFETY: nobody relies on the content (the caller's promise).
-    unsafe { engine.ram().frames().drop_memory(addr, len)? };
+    unsafe { engine.ram().mapper().discard(addr, len)? };
     make_anon_vma(engine, range)
 }
 
@@ -152,10 +149,10 @@ fn make_anon_vma(engine: &Engine, range: &Range<usize>) -> io::Result<()> {
     if block + BLOCK_BYTES > range.end {
         return Ok(());
     }
-    // SAFETY: pages that nobody touches yet (the caller's promise). The source is a static of one page.
-    unsafe { engine.faults().uffd().copy(block, ZEROS.as_ptr() as usize, PAGE_SIZE) }.map_err(io::Error::other)?;
+    // SAFETY: pages that nobody touches yet (the caller's promise).
+    unsafe { engine.ram().mapper().fill(block, PAGE_SIZE) }.map_err(io::Error::other)?;
     // SAFETY: as above.
-    unsafe { engine.ram().frames().drop_memory(block, BLOCK_BYTES) }
+    unsafe { engine.ram().mapper().discard(block, BLOCK_BYTES) }.map_err(io::Error::from)
 }
 
 /// Drops the content of pages and no longer manages them. Then calls `replace`, which unmaps or replaces them, with

@@ -11,7 +11,7 @@
 use std::io;
 use std::ops::Range;
 
-use folioswap_core::{BLOCK_PAGES, BlockId, Entry, FrameId, Order, PAGE_SIZE, PIECE, SlotId, State};
+use folioswap_core::{BLOCK_PAGES, BlockId, Entry, FrameId, List, Order, PAGE_SIZE, PIECE, SlotId, State};
 use folioswap_sys::{memory, signals};
 
 use crate::block::Block;
@@ -103,7 +103,7 @@ pub(crate) unsafe fn relocate(
         let _ = lift_part(engine, part, Purpose::Drop, &mut going); // needs no device
     }
     // The kernel may merge what it moves with a neighbour. If that was registered, it would no longer be.
-    let uffd = engine.faults().uffd();
+    let uffd = engine.uffd();
     let unregistered = moving.iter().try_for_each(|lifted| uffd.unregister(lifted.part.start, lifted.part.len()));
     let moved = unregistered.map_err(io::Error::from).and_then(|()| call());
     let Ok(at) = moved else {
@@ -182,7 +182,7 @@ fn lift(engine: &Engine, id: BlockId, pages: Range<usize>, purpose: Purpose) -> 
     let is_whole = pages.len() == BLOCK_PAGES && !block.has_sealed();
     if is_whole && purpose != (Purpose::Move { alike: false }) {
         unmap_before(&mut block, pages.clone(), purpose);
-        (0..block.nr_folios()).for_each(|index| block.take_off_list(index));
+        (0..block.nr_folios()).for_each(|index| take_off_list(engine, &mut block, index));
         let mut content = block.take();
         content.pinned = false; // what holds these addresses does not follow
         block.set_sealed(pages, true);
@@ -207,7 +207,7 @@ fn lift(engine: &Engine, id: BlockId, pages: Range<usize>, purpose: Purpose) -> 
             State::Resident(frame) | State::Standby(frame) => {
                 let is_mapped = matches!(block.state(page), State::Resident(_));
                 block.release_slot(page);
-                block.take_off_list(page);
+                take_off_list(engine, &mut block, page);
                 if is_mapped { Content::Mapped(frame) } else { Content::Standby(frame) }
             }
             State::Swapped(slot) => Content::Swapped(slot, block.page_hash(page)),
@@ -233,13 +233,32 @@ fn unmap_before(block: &mut Block<'_>, pages: Range<usize>, purpose: Purpose) {
     }
 }
 
+/// Takes a folio off its list, so that nobody looks for it where it was. Its write no longer counts.
+fn take_off_list(engine: &Engine, block: &mut Block<'_>, index: usize) {
+    if let Some(frame) = block.folio(index).frame() {
+        block.folio_mut(index).cancel_write();
+        engine.ram().zone(frame).remove(frame);
+    }
+}
+
+/// Puts a folio on a list again that was taken off.
+fn put_on_list(engine: &Engine, block: &Block<'_>, index: usize) {
+    let Some(frame) = block.folio(index).frame() else { return };
+    let is_mapped = matches!(block.state(index), State::Resident(_));
+    let zone = engine.ram().zone(frame);
+    zone.insert_for(block.name(index), frame, if is_mapped { List::Active } else { List::Laundry });
+    if is_mapped && block.pinned {
+        zone.remove(frame);
+    }
+}
+
 /// Puts lifted entries into the table, this many bytes further on, and manages their addresses, of which there are
 /// `more` at the end.
 fn lower(engine: &Engine, lifted: Lifted, distance: isize, more: usize) {
     let at = |addr: usize| addr.wrapping_add_signed(distance);
     let part = at(lifted.part.start)..at(lifted.part.end) + more;
     pages::close_for_change(engine, &part);
-    let uffd = engine.faults().uffd();
+    let uffd = engine.uffd();
     if let Err(error) = uffd.register(part.start, part.len()) {
         fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", part.start));
     }
@@ -253,7 +272,7 @@ fn lower(engine: &Engine, lifted: Lifted, distance: isize, more: usize) {
                 let mut block = lock_target(engine, BlockId::from_index(addr / BLOCK_BYTES));
                 block.put(*content);
                 block.small_table = true;
-                (0..block.nr_folios()).for_each(|index| block.put_on_list(index));
+                (0..block.nr_folios()).for_each(|index| put_on_list(engine, &block, index));
             }
             Entries::Pages(pages) => {
                 for (page, content) in pages {
@@ -276,7 +295,7 @@ fn drop_missing(engine: &Engine, lifted: &Lifted, part: &Range<usize>, at: impl 
             return;
         }
         // SAFETY: pages that are not mapped; threads that touch them wait.
-        if let Err(error) = unsafe { engine.ram().frames().drop_memory(missing.start, missing.len()) } {
+        if let Err(error) = unsafe { engine.ram().mapper().discard(missing.start, missing.len()) } {
             fatal::die(&format!("memory at {:#x} that was moved cannot be managed: {error}", missing.start));
         }
     };
@@ -323,7 +342,7 @@ fn lower_page(engine: &Engine, page: usize, content: Content) {
         Content::Mapped(frame) | Content::Standby(frame) => {
             block.folio_mut(page).set_in_ram(frame, matches!(content, Content::Mapped(_)));
             block.small_table = true;
-            block.put_on_list(page);
+            put_on_list(engine, &block, page);
         }
         Content::Swapped(slot, hash) => {
             block.folio_mut(page).set_slot(Some(slot));
@@ -365,7 +384,7 @@ fn discard(engine: &Engine, lifted: Lifted) {
 
 fn discard_folio(engine: &Engine, state: State, slot: Option<SlotId>, order: Order) {
     match state {
-        State::Resident(frame) => engine.parts().free_lost(frame, order),
+        State::Resident(frame) => engine.free_lost(frame, order),
         State::Standby(frame) => engine.ram().release(frame),
         State::Empty | State::Swapped(_) => {}
     }

@@ -10,7 +10,7 @@ use folioswap_sys::uffd::Userfaultfd;
 
 use super::aside::Aside;
 use super::map_error::MapError;
-use super::mapper::{Mapper, copy_in, drop_pages};
+use super::mapper::{Mapper, copy_in};
 
 /// Huge pages become small ones.
 pub(crate) struct CopyMapper {
@@ -33,11 +33,19 @@ impl CopyMapper {
         // other memory.
         unsafe { pages::copy_pages(&self.pagemap, place, home, len) }.map_err(|_| MapError::Missing)?;
         // SAFETY: as above, and its content is at home now.
-        unsafe { drop_pages(place, len) }
+        unsafe { self.discard(place, len) }
     }
 }
 
 impl Mapper for CopyMapper {
+    fn uffd(&self) -> &Userfaultfd {
+        &self.uffd
+    }
+
+    fn pagemap(&self) -> &Pagemap {
+        &self.pagemap
+    }
+
     fn registers_frames(&self) -> bool {
         false
     }
@@ -61,7 +69,7 @@ impl Mapper for CopyMapper {
     unsafe fn move_home(&self, _to: usize, from: usize, len: usize) -> Result<(), MapError> {
         // `to` is ordinary memory and gets a page when touched.
         // SAFETY: the caller's range.
-        unsafe { drop_pages(from, len) }
+        unsafe { self.discard(from, len) }
     }
 
     unsafe fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError> {
@@ -73,7 +81,7 @@ impl Mapper for CopyMapper {
     unsafe fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
         // SAFETY: the folio's address and the home of its frames. The caller has locked the block, so nobody writes at
         // home, and threads that touch the folio wait for this content.
-        unsafe { copy_in(&self.uffd, folio, home, len) }
+        unsafe { copy_in(self, folio, home, len) }
     }
 
     unsafe fn unmap(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
@@ -90,6 +98,6 @@ impl Mapper for CopyMapper {
     unsafe fn unmap_unneeded(&self, folio: usize, _home: usize, len: usize) -> Result<(), MapError> {
         // The content is not read, because the program may have no access to parts of it.
         // SAFETY: the caller's range, whose content is no longer needed.
-        unsafe { drop_pages(folio, len) }
+        unsafe { self.discard(folio, len) }
     }
 }

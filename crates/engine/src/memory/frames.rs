@@ -262,34 +262,6 @@ impl Frames {
         assert!((self.scratch.addr()..self.scratch.addr() + self.scratch.len()).contains(&addr));
         Scratch { lent, addr }
     }
-
-    /// Gives a pageblock's memory back to the kernel.
-    ///
-    /// # Safety
-    /// The pageblock belongs to the caller alone: taken from the zone, or free and isolated. No folio has its frames.
-    pub unsafe fn unpopulate(&self, pageblock: FrameId) {
-        // SAFETY: the home of a pageblock that belongs to the caller alone (its promise).
-        if let Err(error) = unsafe { self.drop_memory(self.home(pageblock), Order::HUGE.bytes()) } {
-            crate::process::fatal::say(&format!("a frame could not be given back: {error}"));
-        }
-    }
-
-    /// Drops the pages at addresses of homes or regions, and page tables that become empty.
-    ///
-    /// # Safety
-    /// The addresses are homes of frames that belong to the caller alone, or addresses of a block that it has locked.
-    /// The content there is no longer needed, or is elsewhere.
-    pub unsafe fn drop_memory(&self, addr: usize, len: usize) -> std::io::Result<()> {
-        // SAFETY: homes and regions belong to this arena. Nothing uses the content there (the caller's promise). A
-        // thread that touches a region there later faults, and gets what the folio table says under the block's lock.
-        unsafe {
-            if self.is_locked() {
-                return memory::dontneed_locked(addr, len);
-            }
-            // The program may have locked its memory.
-            memory::dontneed(addr, len).or_else(|_| memory::dontneed_locked(addr, len))
-        }
-    }
 }
 
 /// Frames with memory at home that were taken for a folio and that nothing else knows yet. Dropping it does not free

@@ -34,6 +34,15 @@ impl From<MoveError> for MapError {
     }
 }
 
+impl From<MapError> for std::io::Error {
+    fn from(error: MapError) -> Self {
+        match error {
+            MapError::Refused(number) => std::io::Error::from_raw_os_error(number),
+            other => std::io::Error::other(other),
+        }
+    }
+}
+
 /// Repeats a map call while a page is still pinned by I/O that has just ended, or while the kernel is out of
 /// memory.
 pub(crate) fn patiently<R>(what: &str, mut call: impl FnMut() -> Result<R, MapError>) -> R {

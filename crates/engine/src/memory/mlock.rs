@@ -9,9 +9,7 @@
 //! hold is given back and allocated anew: a folio dropped while pinned, a huge page to be split that a pipe uses, a
 //! page written while a child shares it.
 
-use std::sync::atomic::Ordering;
-
-use folioswap_core::{FrameId, Order, PAGE_SIZE};
+use folioswap_core::{Order, PAGE_SIZE};
 use folioswap_sys::control_group;
 use folioswap_sys::memory::{self, Reservation};
 
@@ -19,13 +17,9 @@ use crate::config::error::Error;
 use crate::config::size::Bytes;
 use crate::device::topology::Topology;
 use crate::memory::frames::{Frames, bytes_behind_homes};
-use crate::memory::map_error::{MapError, patiently};
+use crate::memory::map_error::MapError;
 use crate::memory::ram::Ram;
 use crate::memory::zones::Zoning;
-
-/// How often a pageblock is tried whose pages may still be held by I/O that has just ended.
-const DIVIDE_TRIES: usize = 20;
-const COLLAPSE_TRIES: usize = 3;
 
 /// Checks whether a locked budget of this size could be allocated now in an arena, as
 /// [`ArenaBuilder::build`](crate::ArenaBuilder::build) does. Takes no memory.
@@ -78,86 +72,48 @@ pub(crate) fn check_available(wanted_bytes: u64) -> Result<(), Error> {
     Err(Error::NoMemoryToLock { wanted_bytes, reason: format!("{} are available", Bytes(available_bytes)) })
 }
 
-impl Ram {
-    /// Gives memory to all frames under the limit that have none. Takes 1 to 5 ms for 2 MiB.
-    pub fn populate_all(&self) -> Result<(), Error> {
-        while let Some(frame) = self.zones.take_absent() {
-            // SAFETY: the home of frames that were just taken from their zone.
-            match unsafe { self.mapper.populate(self.frames.home(frame)) } {
-                Ok(true) => {}
-                Ok(false) => self.note_small(frame),
-                Err(error) => {
-                    self.release_unpopulated(frame);
-                    return Err(not_populated(error));
-                }
+/// Gives memory to all frames under the limit that have none. Takes 1 to 5 ms for 2 MiB.
+pub(crate) fn populate_all(ram: &Ram) -> Result<(), Error> {
+    while let Some(frame) = ram.zones().take_absent() {
+        // SAFETY: the home of frames that were just taken from their zone.
+        match unsafe { ram.mapper().populate(ram.frames().home(frame)) } {
+            Ok(true) => {}
+            Ok(false) => ram.note_small(frame),
+            Err(error) => {
+                ram.release_unpopulated(frame);
+                return Err(not_populated(error));
             }
-            self.release(frame);
         }
-        self.note_resident();
-        Ok(())
+        ram.release(frame);
     }
+    ram.note_resident();
+    Ok(())
+}
 
-    /// Grows a locked budget.
-    pub fn grow_locked(&self, bytes: u64) -> Result<(), Error> {
-        let _one_at_a_time = self.growing.lock().expect("nothing panics under this lock");
-        let now_bytes = self.budget_bytes();
-        if bytes < now_bytes {
-            return Err(Error::LockedShrink { now_bytes, wanted_bytes: bytes });
-        }
-        let limits = [now_bytes, bytes].map(|bytes| (bytes as usize / PAGE_SIZE).min(self.zones.nr_frames_max()));
-        let [old, new] = limits.map(|nr_frames| nr_frames / Order::HUGE.nr_pages());
-        let bytes_of = |nr_pageblocks: usize| (nr_pageblocks * Order::HUGE.bytes()) as u64;
-        if new > old {
-            check_available(bytes_of(new - old))?;
-            let all_bytes = bytes_to_lock(bytes_of(new), self.frames.nr_zones());
-            self.frames.parts(old, new).try_for_each(|part| lock(part.start, part.len(), all_bytes))?;
-            self.frames.open(new)?;
-            self.zones.set_limit(new * Order::HUGE.nr_pages());
-            // On failure, reclaim gives back what was already allocated.
-            self.populate_all().inspect_err(|_| {
-                self.zones.set_limit(old * Order::HUGE.nr_pages());
-                self.reclaim_wanted().signal();
-            })?;
-        }
-        self.budget_bytes.store(bytes, Ordering::Relaxed);
-        Ok(())
+/// Grows a locked budget.
+pub(crate) fn grow_locked(ram: &Ram, bytes: u64) -> Result<(), Error> {
+    let _one_at_a_time = ram.growing.lock().expect("nothing panics under this lock");
+    let now_bytes = ram.budget_bytes();
+    if bytes < now_bytes {
+        return Err(Error::LockedShrink { now_bytes, wanted_bytes: bytes });
     }
-
-    /// Splits the huge page of a free pageblock into small ones. `false`: the kernel does not split it because
-    /// somebody, such as a pipe, holds a page of it that was once mapped by a folio.
-    ///
-    /// # Safety
-    /// The caller has taken the pageblock from its zone.
-    pub unsafe fn divide_in_place(&self, frame: FrameId) -> bool {
-        let home = self.frames.home(frame);
-        self.frames.with_spare_page(|spare_page| {
-            let is_split = (0..DIVIDE_TRIES).any(|_| {
-                // SAFETY: a page of a pageblock that the caller has taken, and a place that is lent to this call alone.
-                let done = unsafe { self.mapper.move_home(spare_page, home, PAGE_SIZE) }.is_ok();
-                if !done {
-                    folioswap_sys::cpu::yield_now();
-                }
-                done
-            });
-            if is_split {
-                // SAFETY: as above.
-                patiently("divided", || unsafe { self.mapper.move_home(home, spare_page, PAGE_SIZE) });
-            }
-            is_split
-        })
+    let limits = [now_bytes, bytes].map(|bytes| (bytes as usize / PAGE_SIZE).min(ram.zones().nr_frames_max()));
+    let [old, new] = limits.map(|nr_frames| nr_frames / Order::HUGE.nr_pages());
+    let bytes_of = |nr_pageblocks: usize| (nr_pageblocks * Order::HUGE.bytes()) as u64;
+    if new > old {
+        check_available(bytes_of(new - old))?;
+        let all_bytes = bytes_to_lock(bytes_of(new), ram.frames().nr_zones());
+        ram.frames().parts(old, new).try_for_each(|part| lock(part.start, part.len(), all_bytes))?;
+        ram.frames().open(new)?;
+        ram.zones().set_limit(new * Order::HUGE.nr_pages());
+        // On failure, reclaim gives back what was already allocated.
+        populate_all(ram).inspect_err(|_| {
+            ram.zones().set_limit(old * Order::HUGE.nr_pages());
+            ram.reclaim_wanted().signal();
+        })?;
     }
-
-    /// Makes a huge page of a free pageblock's small ones. `false`: it stays as it is, and the zone knows that.
-    pub fn collapse_in_place(&self, frame: FrameId) -> bool {
-        let collapse = || memory::collapse(self.frames.home(frame), Order::HUGE.bytes()).is_ok();
-        if (0..COLLAPSE_TRIES).any(|_| collapse()) {
-            self.stats.thp_collapse_alloc.add(1);
-            return true;
-        }
-        self.stats.thp_collapse_alloc_failed.add(1);
-        self.zone(frame).carve(frame, Order::HUGE);
-        false
-    }
+    ram.note_budget(bytes);
+    Ok(())
 }
 
 fn not_populated(error: MapError) -> Error {
@@ -180,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_pageblock_is_divided_and_made_huge_again_where_it_stands() {
-        use folioswap_core::Memory;
+        use folioswap_core::{Memory, Taken};
         use folioswap_sys::pagemap::{self, Scan};
         const BLOCK: usize = Order::HUGE.bytes();
         let builder = crate::Arena::builder().memory(16 << 20).locked(true);
@@ -192,8 +148,8 @@ mod tests {
             }
         };
         let ram = arena.engine().ram();
-        let taken = ram.zones.all()[0].take(Order::HUGE, 0).unwrap();
-        let home = ram.frames.home(taken.frame);
+        let taken = ram.zones().all()[0].take(Order::HUGE, 0).unwrap();
+        let home = ram.frames().home(taken.frame);
         let scan = || pagemap::scan(home..home + BLOCK).unwrap();
         let (whole, divided) = (BLOCK as u64, Scan { present_bytes: BLOCK as u64, huge_bytes: 0 });
         if scan().huge_bytes < whole {
@@ -201,18 +157,19 @@ mod tests {
             return;
         }
         // SAFETY: the pageblock was taken above.
-        assert!(unsafe { ram.divide_in_place(taken.frame) });
+        assert!(unsafe { ram.backing().divide_in_place(taken.frame) });
         assert_eq!(scan(), divided);
-        assert!(ram.collapse_in_place(taken.frame));
+        let small = Taken { memory: Memory::Small, ..taken };
+        assert!(ram.try_make_huge(small));
         assert_eq!(scan().huge_bytes, whole);
         // If the kernel makes no huge page, the small ones stay, and the zone knows that.
         // SAFETY: the pageblock was taken above.
-        assert!(unsafe { ram.divide_in_place(taken.frame) });
+        assert!(unsafe { ram.backing().divide_in_place(taken.frame) });
         memory::advise_nohugepage(home, BLOCK).unwrap();
-        assert!(!ram.collapse_in_place(taken.frame));
+        assert!(!ram.try_make_huge(small));
         assert_eq!((scan(), arena.stats().thp_collapse_alloc_failed), (divided, 1));
         ram.zone(taken.frame).give(taken.frame);
-        assert_eq!(ram.zones.all()[0].pageblocks().take_divided().map(|taken| taken.memory), Some(Memory::Small));
+        assert_eq!(ram.zones().all()[0].pageblocks().take_divided().map(|taken| taken.memory), Some(Memory::Small));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use folioswap_core::{FrameId, Order, Zone, Zones};
+use folioswap_core::{CpuId, FrameId, Order, Zone, Zones};
 
 use crate::process::wakeup::Event;
 
@@ -21,9 +21,9 @@ pub(crate) struct ZeroedStock {
     pub nr: AtomicUsize,
     /// The CPU of the last first touch. The next blocks are taken near it.
     pub touched_on: AtomicU32,
-    pub nr_touches: AtomicUsize,
+    nr_touches: AtomicUsize,
     /// The number of first touches when reclaim last looked.
-    pub nr_touches_seen: AtomicUsize,
+    nr_touches_seen: AtomicUsize,
     enabled: bool,
     is_wanted: AtomicBool,
     background: Arc<Event>,
@@ -71,8 +71,27 @@ impl ZeroedStock {
         if self.nr.load(Ordering::Relaxed) == 0 { None } else { self.change(Vec::pop) }
     }
 
+    /// Counts a first touch of a whole folio on a CPU, and takes a block for it from the CPU's zone. Also returns
+    /// whether more blocks are wanted: half of the zone's are left.
+    pub fn take_on(&self, zones: &Zones, cpu: CpuId) -> (Option<FrameId>, bool) {
+        self.nr_touches.fetch_add(1, Ordering::Relaxed);
+        let zone = zones.on(cpu);
+        let (taken, nr_left) = self.pop_of(zones, zone);
+        let wants_more = nr_left < self.target(zone).div_ceil(2); // once for several touches
+        if wants_more {
+            self.touched_on.store(cpu.get(), Ordering::Relaxed);
+        }
+        (taken, wants_more)
+    }
+
+    /// Whether there was no first touch since the last call.
+    pub fn is_idle(&self) -> bool {
+        let nr_touches = self.nr_touches.load(Ordering::Relaxed);
+        self.nr_touches_seen.swap(nr_touches, Ordering::Relaxed) == nr_touches
+    }
+
     /// Takes a block of a zone. Also returns how many of that zone are left.
-    pub fn pop_of(&self, zones: &Zones, zone: &Zone) -> (Option<FrameId>, usize) {
+    fn pop_of(&self, zones: &Zones, zone: &Zone) -> (Option<FrameId>, usize) {
         if self.nr.load(Ordering::Relaxed) == 0 {
             return (None, 0);
         }

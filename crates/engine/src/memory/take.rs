@@ -3,8 +3,6 @@
 //! Frames are free ones, or those of clean folios, whose copies stay on their devices. A thread that takes frames may
 //! hold one block's lock. Other blocks are only tried for. Memory is a huge page, or small pages.
 
-use std::sync::atomic::Ordering;
-
 use folioswap_core::{CpuId, FrameId, List, Locked, Memory, Order, Size, Taken, Zone};
 
 use crate::memory::frames::Prepared;
@@ -13,9 +11,6 @@ use crate::memory::oldest::{OldestFolios, SCAN, older_class};
 use crate::memory::ram::Ram;
 use crate::memory::table::Table;
 use crate::process::cpu::current_cpu;
-
-/// Pageblocks that keep small pages after the kernel had no huge page, before it is asked again.
-const NOT_TRIED: usize = 32;
 
 impl Ram {
     /// Contiguous free frames, or those of the oldest clean folio. `reserve` frames stay available.
@@ -26,21 +21,21 @@ impl Ram {
     /// As [`Ram::try_take`], for use on another CPU: from that CPU's zone if possible.
     pub fn try_take_near(&self, table: &Table, cpu: CpuId, order: Order, reserve: usize) -> Option<Taken> {
         if reserve == 0
-            && let Some(taken) = self.zones.take_listed(cpu, order)
+            && let Some(taken) = self.zones().take_listed(cpu, order)
         {
             return Some(taken); // from the CPU's own list
         }
-        let zone = self.zones.on(cpu);
+        let zone = self.zones().on(cpu);
         let counts = zone.counts();
         if counts.available() <= counts.watermarks.low + counts.kept_whole {
             self.reclaim_wanted().signal();
         }
         let wanted = reserve + order.nr_pages();
-        if counts.available() < wanted && self.zones.counts().available() < wanted {
+        if counts.available() < wanted && self.zones().counts().available() < wanted {
             return None;
         }
         for _ in 0..SCAN {
-            let taken = self.note_taken(self.zones.take_on(cpu, order));
+            let taken = self.note_taken(self.zones().take_on(cpu, order));
             if taken.is_some() || !self.evict_standby_near(table, cpu, order) {
                 return taken;
             }
@@ -77,10 +72,11 @@ impl Ram {
     /// Evicts a clean folio that helps a folio of this order, the oldest of the CPU's zone or else of another. Its copy
     /// stays on the device. Zones over their budget come last, because evicting there frees nothing for others.
     fn evict_standby_near(&self, table: &Table, cpu: CpuId, order: Order) -> bool {
-        if let [only] = self.zones.all() {
+        if let [only] = self.zones().all() {
             return self.evict_standby_of(table, only, order);
         }
-        let zones = |in_excess: bool| self.zones.near(cpu).filter(move |zone| (zone.counts().excess > 0) == in_excess);
+        let zones =
+            |in_excess: bool| self.zones().near(cpu).filter(move |zone| (zone.counts().excess > 0) == in_excess);
         zones(false).chain(zones(true)).any(|zone| self.evict_standby_of(table, zone, order))
     }
 
@@ -115,7 +111,7 @@ impl Ram {
     pub fn prepare(&self, taken: Taken, order: Order) -> Prepared<'_> {
         let frame = self.give_memory(taken, order);
         // SAFETY: the caller took the frames from the zone and hands them over here. They have just been given memory.
-        unsafe { self.frames.prepared(frame, order) }
+        unsafe { self.frames().prepared(frame, order) }
     }
 
     fn give_memory(&self, taken: Taken, order: Order) -> FrameId {
@@ -128,7 +124,8 @@ impl Ram {
         if taken.memory == Memory::Small && taken.order == order {
             return taken.frame;
         }
-        self.make_small(taken);
+        // SAFETY: the caller took the whole pageblock from its zone, so nobody else uses it.
+        unsafe { self.backing().make_small(taken) };
         let frame = self.zone(taken.frame).carve(taken.frame, order);
         self.frame_freed().signal();
         frame
@@ -138,27 +135,28 @@ impl Ram {
     /// small pages if the kernel has no huge one. `None`: it has no memory now, and needs [`Ram::populate_huge`].
     fn settle_memory(&self, taken: Taken) -> Option<bool> {
         let frame = taken.frame;
-        match taken.memory {
+        let is_huge = match taken.memory {
             Memory::Huge => return Some(true),
             Memory::Absent => return None,
-            Memory::Small if self.frames.is_locked() => return Some(self.collapse_in_place(frame)),
-            Memory::Small => {}
-        }
-        let one_less = |nr_left: usize| nr_left.checked_sub(1);
-        if self.huge_pages_short.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
+            Memory::Small if self.frames().is_locked() => self.backing().collapse_in_place(frame),
+            Memory::Small if self.backing().tries_huge_page() => {
+                // SAFETY: the caller took the whole pageblock from its zone, so nobody else uses it.
+                unsafe { self.backing().unpopulate(frame) };
+                return None;
+            }
+            Memory::Small => false,
+        };
+        if !is_huge {
             self.zone(frame).carve(frame, Order::HUGE);
-            return Some(false);
         }
-        // SAFETY: the caller took the whole pageblock from its zone, so nobody else uses it.
-        unsafe { self.frames.unpopulate(frame) };
-        None
+        Some(is_huge)
     }
 
     /// Gives a huge page to a pageblock without memory. `false`: it got small pages, because the kernel had no huge
     /// page.
     fn populate_huge(&self, frame: FrameId) -> Result<bool, MapError> {
         // SAFETY: the caller took the whole pageblock from its zone, so nobody else uses it.
-        let is_huge = unsafe { self.mapper.populate(self.frames.home(frame)) }?;
+        let is_huge = unsafe { self.mapper().populate(self.frames().home(frame)) }?;
         if !is_huge {
             self.note_small(frame);
         }
@@ -178,22 +176,27 @@ impl Ram {
 
     /// Notes that a pageblock that the caller holds got small pages instead of a huge page.
     pub fn note_small(&self, frame: FrameId) {
-        self.stats.thp_fault_fallback.add(1);
-        self.huge_pages_short.store(NOT_TRIED, Ordering::Relaxed);
+        self.backing().note_no_huge_page();
         self.zone(frame).carve(frame, Order::HUGE);
     }
 
-    /// Gives small pages to a pageblock that was taken whole.
-    fn make_small(&self, taken: Taken) {
-        // SAFETY: the caller took the whole pageblock from its zone, so nobody else uses it.
-        if taken.memory == Memory::Huge && self.frames.is_locked() && unsafe { self.divide_in_place(taken.frame) } {
-            return;
+    /// Counts a first touch of a whole folio, and takes a zeroed pageblock for it.
+    pub fn take_zeroed(&self) -> Option<FrameId> {
+        let (taken, wants_more) = self.stock().take_on(self.zones(), current_cpu());
+        if wants_more {
+            self.demand().begin();
+            self.stock().want();
         }
-        if taken.memory != Memory::Absent {
-            // SAFETY: the caller took the whole pageblock from its zone, so nobody else uses it.
-            unsafe { self.frames.unpopulate(taken.frame) };
+        taken
+    }
+
+    /// Gives the stock of zeroed pageblocks back to the zones. Returns whether there was any.
+    pub fn give_stock_back(&self) -> bool {
+        let mut any = false;
+        while let Some(frame) = self.stock().pop() {
+            self.release(frame);
+            any = true;
         }
-        // SAFETY: as above.
-        patiently("made", || unsafe { self.mapper.populate_small(self.frames.home(taken.frame)) });
+        any
     }
 }

@@ -7,89 +7,47 @@
 
 use std::sync::atomic::Ordering;
 
-use folioswap_core::{CpuId, FrameId, Memory, Order};
+use folioswap_core::{CpuId, Memory, Order};
 
 use crate::memory::ram::Ram;
 use crate::memory::table::Table;
-use crate::process::cpu::current_cpu;
 use crate::process::lifecycle::Lifecycle;
 
 /// Fills the stock, if that was asked for.
 pub(crate) fn fill(ram: &Ram, table: &Table, lifecycle: &Lifecycle) {
-    if !ram.stock.take_wanted() {
+    if !ram.stock().take_wanted() {
         return;
     }
     let thread = folioswap_sys::signals::thread_id();
     loop {
         let _pass = lifecycle.gate().enter(thread);
-        if lifecycle.stopping() || !ram.stock_one(table) {
+        if lifecycle.stopping() || !stock_one(ram, table) {
             return;
         }
     }
 }
 
-impl Ram {
-    /// Counts a first touch of a whole folio, and takes a zeroed pageblock for it.
-    pub fn take_zeroed(&self) -> Option<FrameId> {
-        let stock = &self.stock;
-        stock.nr_touches.fetch_add(1, Ordering::Relaxed);
-        let cpu = current_cpu();
-        let zone = self.zones.on(cpu);
-        let (taken, nr_left) = stock.pop_of(&self.zones, zone);
-        // Wakes the thread when half of the stock is left, once for several touches.
-        if nr_left < stock.target(zone).div_ceil(2) {
-            stock.touched_on.store(cpu.get(), Ordering::Relaxed);
-            self.begin();
-            stock.want();
-        }
-        taken
+/// Clears one more pageblock for the stock. `false`: there are enough, or no frames.
+fn stock_one(ram: &Ram, table: &Table) -> bool {
+    let stock = ram.stock();
+    let zone = ram.zones().on(CpuId::new(stock.touched_on.load(Ordering::Relaxed)));
+    let nr_here = stock.change(|blocks| blocks.iter().filter(|&&frame| std::ptr::eq(ram.zone(frame), zone)).count());
+    if nr_here >= stock.target(zone) {
+        return false;
     }
-
-    /// Clears one more pageblock for the stock. `false`: there are enough, or no frames.
-    fn stock_one(&self, table: &Table) -> bool {
-        let stock = &self.stock;
-        let zone = self.zones.on(CpuId::new(stock.touched_on.load(Ordering::Relaxed)));
-        let nr_here =
-            stock.change(|blocks| blocks.iter().filter(|&&frame| std::ptr::eq(self.zone(frame), zone)).count());
-        if nr_here >= stock.target(zone) {
-            return false;
-        }
-        let Some(taken) = self.try_take_in(table, zone, Order::HUGE, zone.counts().watermarks.low) else {
-            return false;
-        };
-        if !self.try_make_huge(taken) {
-            return false; // without a huge page a first touch gains little
-        }
-        if taken.memory != Memory::Absent {
-            // SAFETY: taken from the zone above, so nobody else uses it, and `try_make_huge` has given it memory at
-            // home.
-            unsafe { self.frames.clear(taken.frame) };
-        }
-        stock.change(|blocks| blocks.push(taken.frame));
-        if self.zones.counts().surplus > 0 {
-            self.reclaim_wanted().signal(); // the budget was lowered meanwhile: reclaim takes the stock first
-        }
-        true
+    let Some(taken) = ram.try_take_in(table, zone, Order::HUGE, zone.counts().watermarks.low) else { return false };
+    if !ram.try_make_huge(taken) {
+        return false; // without a huge page a first touch gains little
     }
-
-    /// Gives the stock back to the zone. Returns whether there was any.
-    pub fn give_stock_back(&self) -> bool {
-        let mut any = false;
-        while let Some(frame) = self.stock.pop() {
-            self.release(frame);
-            any = true;
-        }
-        any
+    if taken.memory != Memory::Absent {
+        // SAFETY: taken from the zone above, so nobody else uses it, and `try_make_huge` has given it memory at home.
+        unsafe { ram.frames().clear(taken.frame) };
     }
-
-    /// Called when reclaim begins: gives the stock back if there was no first touch since it last did.
-    pub fn give_idle_stock_back(&self) {
-        let stock = &self.stock;
-        let nr_touches = stock.nr_touches.load(Ordering::Relaxed);
-        if stock.nr_touches_seen.swap(nr_touches, Ordering::Relaxed) == nr_touches {
-            self.give_stock_back();
-        }
+    stock.change(|blocks| blocks.push(taken.frame));
+    if ram.zones().counts().surplus > 0 {
+        ram.reclaim_wanted().signal(); // the budget was lowered meanwhile: reclaim takes the stock first
     }
+    true
 }
 
 #[cfg(test)]

@@ -98,6 +98,11 @@ impl Turns {
     pub fn new() -> Self {
         let ring = Ring::new(DEPTH as u32).ok();
         NR_RINGS.fetch_add(1, Ordering::SeqCst);
+        Turns::on(ring)
+    }
+
+    /// Without a ring, whoever reads sleeps.
+    pub fn on(ring: Option<Ring>) -> Self {
         let reads = Reads { ring, states: [Read::Unused; DEPTH], ended: VecDeque::with_capacity(DEPTH) };
         Turns { reads: RefCell::new(reads), need: Cell::new(Need::Turn) }
     }

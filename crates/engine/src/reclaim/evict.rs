@@ -20,6 +20,7 @@ use crate::memory::map_error::MapError;
 use crate::memory::oldest::{OldestFolios, older_class};
 use crate::process::cpu::current_cpu;
 use crate::process::fatal;
+use crate::reclaim::in_parts;
 use crate::reclaim::kept;
 
 use crate::reclaim::write_out::{self, Batch, Outgoing};
@@ -55,9 +56,9 @@ pub(crate) enum Washed {
 }
 
 impl Washed {
-    /// After a write in parts, which was made or found no slots.
-    pub fn in_parts(is_written: bool) -> Washed {
-        if is_written { Washed::Clean } else { Washed::NoSlot }
+    /// Writes a whole block in parts of this order or less.
+    pub fn in_parts(engine: &Engine, block: &mut Block<'_>, most: Order) -> Washed {
+        if in_parts::write(engine, block, most) { Washed::Clean } else { Washed::NoSlot }
     }
 }
 
@@ -210,7 +211,7 @@ fn wash(engine: &Engine, block: &mut Block<'_>, index: usize) -> Washed {
         && block.wish != Wish::Whole
         && uses_few(bytes)
     {
-        return Washed::in_parts(block.write_parts(PIECE));
+        return Washed::in_parts(engine, block, PIECE);
     }
     // With a device in memory, comparing a page is enough to find most dirty folios; the store hashes them as it
     // copies.
@@ -248,11 +249,11 @@ fn slot_for(engine: &Engine, frame: FrameId, order: Order, mut kept: Option<Slot
         engine.swap().free_slots(slot, order);
         kept = None;
     }
-    let Some(kept) = kept else { return engine.parts().allocate_near(frame, order) };
+    let Some(kept) = kept else { return engine.allocate_near(frame, order) };
     if order == Order::HUGE {
         return Some(slot_for_again(engine, frame, kept));
     }
-    match engine.parts().allocate_near(frame, order) {
+    match engine.allocate_near(frame, order) {
         Some(slot) => {
             engine.swap().free_slots(kept, order);
             Some(slot)
@@ -268,7 +269,7 @@ fn slot_for_again(engine: &Engine, frame: FrameId, kept: SlotId) -> SlotId {
     if node.is_none() || home.is_none() || home == node {
         return kept;
     }
-    match engine.parts().allocate_near(frame, Order::HUGE) {
+    match engine.allocate_near(frame, Order::HUGE) {
         Some(slot) if engine.swap().at(slot).home == node => {
             engine.swap().free_slots(kept, Order::HUGE);
             slot
@@ -290,7 +291,7 @@ fn split_for_slots(engine: &Engine, block: &mut Block<'_>) -> Washed {
     }
     let smaller = order.exponent().checked_sub(1).and_then(Order::new);
     match smaller {
-        Some(smaller) if order == Order::HUGE => Washed::in_parts(block.write_parts(smaller)),
+        Some(smaller) if order == Order::HUGE => Washed::in_parts(engine, block, smaller),
         Some(_) => split_to_fit(engine, block),
         None => Washed::NoSlot,
     }
@@ -405,7 +406,7 @@ fn wash_dropped(engine: &Engine, block: &mut Block<'_>) -> Option<Washed> {
     if empty.is_empty() || empty.len() == BLOCK_PAGES {
         return None;
     }
-    Some(Washed::in_parts(block.write_parts(if pieces_only { PIECE } else { Order::PAGE })))
+    Some(Washed::in_parts(engine, block, if pieces_only { PIECE } else { Order::PAGE }))
 }
 
 /// Whether more than half of a block's pieces are zeros: its first touch made all of it, and the program uses little.

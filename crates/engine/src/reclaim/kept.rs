@@ -6,8 +6,9 @@
 //! because copies go away in many ways; a clear bit is always right. Accesses are relaxed: a bit that is seen late is
 //! found by the next search.
 
-use folioswap_core::FrameId;
+use folioswap_core::{FolioId, FrameId, List};
 
+use crate::block::Block;
 use crate::engine::Engine;
 
 /// Pageblocks that one call searches. With small folios each has 512 of them.
@@ -26,11 +27,26 @@ fn shed_copies_in(engine: &Engine, pageblock: FrameId) -> bool {
         #[cfg(test)]
         engine.reclaim().kept_copies().nr_looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         match engine.try_lock(folio.block()) {
-            Some(mut block) => freed |= block.shed_copy(folio, frame),
+            Some(mut block) => freed |= shed_copy(engine, &mut block, folio, frame),
             None => engine.reclaim().kept_copies().note(frame), // try again later
         }
     });
     freed
+}
+
+/// Whether a folio is in these frames and keeps a copy that can be given up.
+fn keeps_copy(engine: &Engine, block: &Block<'_>, index: usize, frame: FrameId) -> bool {
+    let folio = block.folio(index);
+    folio.frame() == Some(frame) && folio.slot().is_some() && engine.ram().zone(frame).list(frame) != Some(List::Clean)
+}
+
+fn shed_copy(engine: &Engine, block: &mut Block<'_>, folio: FolioId, frame: FrameId) -> bool {
+    let index = block.index_of(folio.page_in_block());
+    let sheds = keeps_copy(engine, block, index, frame);
+    if sheds {
+        block.release_slot(index);
+    }
+    sheds
 }
 
 /// The same for all of RAM, regardless of the bits. Walks all folios: only for callers with no other choice.
@@ -38,7 +54,7 @@ pub(crate) fn shed_all_copies(engine: &Engine) -> bool {
     let mut freed = false;
     for (frame, folio, _) in engine.ram().zones().all_folios() {
         if let Some(mut block) = engine.try_lock(folio.block()) {
-            freed |= block.shed_copy(folio, frame);
+            freed |= shed_copy(engine, &mut block, folio, frame);
         }
     }
     freed
@@ -141,7 +157,7 @@ mod tests {
         for (frame, folio, _) in engine.ram().zones().all_folios() {
             let locked = engine.lock(folio.block());
             let index = locked.index_of(folio.page_in_block());
-            if locked.keeps_copy(index, frame) {
+            if keeps_copy(engine, &locked, index, frame) {
                 assert!(engine.reclaim().kept_copies().is_noted(frame), "{folio:?} in {frame:?}");
             }
         }

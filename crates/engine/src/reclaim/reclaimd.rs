@@ -117,13 +117,14 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
                 engine.gate().enter(thread)
             }
         };
-        if std::mem::take(&mut looks_at_stock) && are_frames_short(engine) {
-            engine.ram().give_idle_stock_back();
+        if std::mem::take(&mut looks_at_stock) && are_frames_short(engine) && engine.ram().stock().is_idle() {
+            engine.ram().give_stock_back();
         }
         let gave_back = !place.is_companion() && give_back_surplus(engine, zone);
         write_out::settle_rest(engine);
         let counts = zone.counts();
-        let awaited = engine.ram().nr_awaited().min((counts.limit / AWAITED_SHARE).max(Order::HUGE.nr_pages()));
+        let awaited =
+            engine.ram().demand().nr_awaited().min((counts.limit / AWAITED_SHARE).max(Order::HUGE.nr_pages()));
         let Watermarks { low, high, .. } = counts.watermarks;
         let mark = high - (high - low) * place.companion / MOST_THREADS + awaited;
         let is_short = counts.shortage(mark) > in_flight_pages(writes);
@@ -205,7 +206,7 @@ fn give_back_surplus(engine: &Engine, zone: &Zone) -> bool {
         zone.drain();
         while let Some(pageblock) = zone.pageblocks().take_surplus() {
             // SAFETY: the zone has just handed out the whole pageblock, so nobody else uses it.
-            unsafe { engine.ram().frames().unpopulate(pageblock) };
+            unsafe { engine.ram().backing().unpopulate(pageblock) };
             engine.ram().release_unpopulated(pageblock);
             engine.ram().frame_freed().signal();
         }

@@ -5,10 +5,10 @@
 //! the write.
 //!
 //! **Invariant.** A small folio being written is unmapped and on no list, and its entry names the slots that are being
-//! written. If it still does when the write ends, the folio is clean ([`Block::settle_write`]). If it was touched, the
+//! written. If it still does when the write ends, the folio is clean (`settle_in`). If it was touched, the
 //! slots are freed.
 
-use folioswap_core::{Order, SlotId};
+use folioswap_core::{List, Order, SlotId, State};
 
 use crate::block::Block;
 use crate::engine::Engine;
@@ -181,7 +181,7 @@ fn settle_later(engine: &Engine, written: Written) {
 /// Settles a written folio for a caller that holds a block's lock, possibly the lock of the folio's own block.
 pub(crate) fn settle_beside(engine: &Engine, block: &mut Block<'_>, written: Written) {
     if written.folio.block() == block.id() {
-        block.settle_write(written);
+        settle_in(engine, block, written);
     } else {
         settle_later(engine, written);
     }
@@ -198,8 +198,38 @@ pub(crate) fn settle_rest(engine: &Engine) -> bool {
 
 fn settle(engine: &Engine, written: Written) -> bool {
     let Some(mut block) = engine.try_lock(written.folio.block()) else { return false };
-    block.settle_write(written);
+    settle_in(engine, &mut block, written);
     true
+}
+
+/// Settles a folio whose write has ended: it is clean, unless it was touched meanwhile.
+fn settle_in(engine: &Engine, block: &mut Block<'_>, written: Written) {
+    let Written { folio, order, frame, slot, failed } = written;
+    match (untouched(block, written), failed) {
+        (Some(index), false) => {
+            block.folio_mut(index).set_slot(Some(slot));
+            engine.ram().put(frame, List::Clean);
+            engine.count_swap_out(order);
+            engine.ram().frame_freed().signal();
+        }
+        (Some(index), true) => {
+            block.folio_mut(index).cancel_write();
+            engine.ram().put(frame, List::Laundry);
+        }
+        (None, false) => engine.swap().free_slots(slot, order),
+        (None, true) => {} // the slots are bad
+    }
+    debug_assert_eq!(folio.block(), block.id());
+}
+
+/// The index of a folio that was being written, if nobody has touched it since.
+fn untouched(block: &Block<'_>, written: Written) -> Option<usize> {
+    let Written { folio, order, frame, slot, .. } = written;
+    let index = block.index_of(folio.page_in_block());
+    let untouched = block.order() == order
+        && block.state(index) == State::Standby(frame)
+        && block.folio(index).writing_to() == Some(slot);
+    untouched.then_some(index)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use folioswap_core::{BLOCK_PAGES, DeviceId, PIECE, State};
 use folioswap_sys::signals;
 
-use crate::block::Block;
+use crate::block::{Block, SlotRun};
 use crate::engine::Engine;
 use crate::relocate::remove::{self, FAILURES, Stuck};
 use crate::swap::block::Buffer;
@@ -86,7 +86,7 @@ fn walk_failing(engine: &Engine, device: DeviceId) {
 /// Moves the readable content of a block that is only on the device.
 fn carry_readable(engine: &Engine, block: &mut Block<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
     let (mut page, mut alone_until, mut failures) = (0, 0, 0);
-    while let Some(mut run) = block.next_run(page, device) {
+    while let Some(mut run) = SlotRun::next(block, page, device) {
         let order = block.order();
         if run.pages.start < alone_until {
             run.pages.end = run.pages.start + order.nr_pages();

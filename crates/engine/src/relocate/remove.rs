@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 use folioswap_core::{DeviceId, List, Order, PIECE, SlotId};
 use folioswap_sys::signals;
 
-use crate::block::Block;
+use crate::block::{Block, SlotRun};
 use crate::config::error::Error;
 use crate::engine::Engine;
 use crate::process::cpu::current_cpu;
 use crate::process::turns::asleep;
 use crate::reclaim::evict::{self, Washed};
 use crate::reclaim::kept;
-use crate::swap::block::{Buffer, SlotRun};
+use crate::swap::block::Buffer;
 use crate::swap::health::SwapInError;
 
 /// How long a removal waits after the first walks, when only writes in flight can use the device.
@@ -158,7 +158,7 @@ fn copy_in_parts(engine: &Engine, block: &mut Block<'_>, device: DeviceId) -> Re
     let split = match Order::new(block.order().exponent().wrapping_sub(1)) {
         Some(smaller) if block.order() == Order::HUGE => {
             engine.ram().put(block.frame(0), List::Laundry); // it has no copy any more if that fails
-            Washed::in_parts(block.write_parts(smaller))
+            Washed::in_parts(engine, block, smaller)
         }
         Some(_) => evict::split_to_fit(engine, block),
         None => Washed::NoSlot,
@@ -178,7 +178,7 @@ fn slot_elsewhere(engine: &Engine, order: Order) -> Option<SlotId> {
 /// Moves away the content of a block that is only on the device.
 fn carry(engine: &Engine, block: &mut Block<'_>, device: DeviceId, buffer: &mut Buffer) -> Result<(), Stuck> {
     let (mut page, mut failures) = (0, 0);
-    while let Some(run) = block.next_run(page, device) {
+    while let Some(run) = SlotRun::next(block, page, device) {
         page = run.pages.start;
         failures = if carry_run(engine, block, &run, buffer)? { 0 } else { failures + 1 };
         if failures > FAILURES {
@@ -196,7 +196,7 @@ pub(crate) fn carry_run(
     buffer: &mut Buffer,
 ) -> Result<bool, Stuck> {
     let order = block.order();
-    asleep(block.hash_run_by_pages(run)).map_err(Stuck::Lost)?;
+    asleep(run.hash_pages(block)).map_err(Stuck::Lost)?;
     let nr_folios = run.pages.len() >> order.exponent();
     let mut places: Vec<SlotId> = (0..nr_folios).map_while(|_| slot_elsewhere(engine, order)).collect();
     if places.is_empty() {
@@ -207,7 +207,7 @@ pub(crate) fn carry_run(
         }
     }
     let bytes = buffer.pages(run.pages.len());
-    if let Err(lost) = asleep(block.read_run_checked(run, bytes)) {
+    if let Err(lost) = asleep(run.read(block, bytes)) {
         places.into_iter().for_each(|slot| engine.swap().put_back_slots(slot, order));
         return Err(Stuck::Lost(lost));
     }
@@ -245,7 +245,7 @@ fn keep_in_ram(engine: &Engine, block: &mut Block<'_>, run: &SlotRun, bytes: &[u
         block.folio_mut(index).set_in_ram(frame, false);
         block.release_slot(index);
         engine.ram().put(frame, List::Laundry);
-        engine.parts().count_swap_in(order);
+        engine.count_swap_in(order);
     }
     Ok(())
 }

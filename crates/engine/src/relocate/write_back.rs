@@ -16,7 +16,7 @@ use std::time::Duration;
 use folioswap_core::{BlockId, DeviceId, Order, PIECE, SlotId, State};
 use folioswap_sys::signals;
 
-use crate::block::Block;
+use crate::block::{Block, SlotRun};
 use crate::device::checksum;
 use crate::engine::Engine;
 use crate::process::cpu::current_cpu;
@@ -103,7 +103,7 @@ fn oldest_blocks_on(engine: &Engine, device: DeviceId) -> Vec<BlockId> {
     let is_over = || engine.stopping() || engine.swap().devices().is_change_wanted();
     let walked = engine.each_block_in_use(is_over, |id| {
         if let Some(block) = engine.try_lock(id)
-            && block.next_run(0, device).is_some()
+            && SlotRun::next(&block, 0, device).is_some()
         {
             found.push((now.wrapping_sub(block.left_at), id));
         }
@@ -127,7 +127,7 @@ fn write_back(engine: &Engine, id: BlockId, front: DeviceId, behind: &[DeviceId]
     let _pass = engine.gate().enter(signals::thread_id());
     let Some(mut block) = engine.try_lock(id) else { return false };
     let (mut page, mut any) = (0, false);
-    while let Some(mut run) = block.next_run(page, front) {
+    while let Some(mut run) = SlotRun::next(&block, page, front) {
         let order = block.order();
         let nr_folios = run.pages.len() >> order.exponent();
         let place = || engine.swap().allocate_on_one(behind, current_cpu(), order);
@@ -142,7 +142,7 @@ fn write_back(engine: &Engine, id: BlockId, front: DeviceId, behind: &[DeviceId]
         run.pages.end = run.pages.start + (places.len() << order.exponent());
         page = run.pages.end;
         let bytes = buffer.pages(run.pages.len());
-        if asleep(block.read_run_alone(&run, bytes)).is_err() {
+        if asleep(run.read_alone(&mut block, bytes)).is_err() {
             // A thread that needs it will get the error.
             places.into_iter().for_each(|slot| engine.swap().put_back_slots(slot, order));
             continue;

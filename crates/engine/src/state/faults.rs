@@ -1,21 +1,19 @@
-//! Delivery of faults, what they wait for, which pages are lost, and what is to be read ahead. Each lock is a leaf.
+//! What faults wait for, which pages are lost, and what is to be read ahead. Each lock is a leaf.
 //! Signal handlers note windows to be read ahead, so that never allocates.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use folioswap_core::{BLOCK_PAGES, BlockId, CpuId};
-use folioswap_sys::uffd::Userfaultfd;
 
 use crate::process::renewable::Renewable;
 use crate::process::wakeup::Event;
 
-/// The userfaultfd of an arena, its queue of readahead, and its lost pages.
+/// The queue of readahead of an arena, and its lost pages.
 pub(crate) struct Faults {
-    uffd: Arc<Userfaultfd>,
     lost: Lost,
     reads: Renewable<ReadQueue>,
     /// How long a thread waits for a frame before it looks for the cause.
@@ -25,18 +23,13 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    pub fn new(uffd: Arc<Userfaultfd>, patience: Duration) -> Self {
+    pub fn new(patience: Duration) -> Self {
         Faults {
-            uffd,
             lost: Lost::default(),
             reads: Renewable::new(ReadQueue::new()),
             patience,
             stall_said: AtomicU64::new(0),
         }
-    }
-
-    pub fn uffd(&self) -> &Userfaultfd {
-        &self.uffd
     }
 
     pub fn lost(&self) -> &Lost {

@@ -1,8 +1,8 @@
-//! A block's content on its way: a buffer for it, and a run of its slots.
+//! A buffer for a block's content on its way.
 
 use std::io;
 
-use folioswap_core::{BLOCK_PAGES, PAGE_SIZE, SlotId};
+use folioswap_core::{BLOCK_PAGES, PAGE_SIZE};
 
 /// Memory for one block's content, aligned for direct I/O.
 pub(crate) struct Buffer {
@@ -30,11 +30,4 @@ impl Buffer {
     pub fn pages(&mut self, nr_pages: usize) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + nr_pages * PAGE_SIZE]
     }
-}
-
-/// Parts of a block that are contiguous on the device.
-pub(crate) struct SlotRun {
-    pub slot: SlotId,
-    /// Pages of the block.
-    pub pages: std::ops::Range<usize>,
 }

@@ -4,6 +4,8 @@ mod adopt;
 pub mod bad_device;
 mod fault_plans;
 mod faulty;
+mod flows;
 mod hangs;
 mod monitor;
 mod next_device;
+mod without_kernel;

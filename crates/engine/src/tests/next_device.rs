@@ -13,11 +13,12 @@ use crate::arena::region::ArenaVec;
 use crate::block::Block;
 use crate::device::{Device, FileDevice};
 use crate::engine::Engine;
+use crate::fault::gather::gather;
 use crate::fault::runs::{self, Arrival};
 use crate::process::stopwatch::Stopwatch;
 use crate::process::turns::asleep;
-use crate::reclaim::evict;
 use crate::reclaim::write_out::{self, Batch};
+use crate::reclaim::{evict, in_parts};
 use crate::swap::block::Buffer;
 use crate::swap::health::DeviceErrors;
 
@@ -97,7 +98,7 @@ fn parts_of_a_block_are_written_to_each_device() {
     let engine = arena.engine();
     let mut locked = lock(engine, &words);
     while locked.unmap_to_laundry(0).is_err() {}
-    assert!(locked.write_parts(Order::PAGE));
+    assert!(in_parts::write(engine, &mut locked, Order::PAGE));
     let slots: Vec<_> = locked.folios().iter().map(|folio| folio.slot().unwrap()).collect();
     assert_ne!(engine.swap().devices().device_of(slots[0]), engine.swap().devices().device_of(slots[1]));
     let lost: Vec<_> = (0..slots.len()).filter(|&page| !holds(engine, slots[page], page)).collect();
@@ -132,7 +133,7 @@ fn what_lies_on_two_devices_is_gathered_from_both() {
     let mut locked = lock(engine, &words);
     swap_two_out(engine, &mut locked);
     let taken = engine.ram().try_take(engine.table(), Order::HUGE, 0);
-    let gathered = asleep(runs::gather(engine, &mut locked, taken, List::Inactive, &mut Stopwatch::still()));
+    let gathered = asleep(gather(engine, &mut locked, taken, List::Inactive, &mut Stopwatch::still()));
     assert!(gathered.is_ok_and(|gathered| gathered), "all of it can be read");
     drop(locked);
     assert!(words.iter().enumerate().all(|(at, &word)| word == (at * 8 / PAGE_SIZE) as u64 + 1));
