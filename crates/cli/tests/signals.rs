@@ -154,9 +154,12 @@ fn the_command_stops_with_its_program_and_continues_it() {
         assert!(said.contains("Stopped"), "{line}: {said}");
     }
     // Sent to the command alone.
-    let program = "until [ -e $FOLDER/go ]; do sleep 0.05; done; exit 7";
+    let until = |file: &str| format!("until [ -e $FOLDER/{file} ]; do sleep 0.05; done");
+    let program = format!("touch $FOLDER/begun; {}; touch $FOLDER/over", until("go"));
     let line = format!(
-        "set -m; $RUN sh -c '{program}' & kill -TSTP $!; {until_stopped}; touch $FOLDER/go; kill -CONT $!; {until_ended}"
+        "set -m; $RUN sh -c '{program}' & {}; kill -TSTP $!; {until_stopped}; touch $FOLDER/go; kill -CONT $!; {}; exit 7",
+        until("begun"),
+        until("over"),
     );
     let (status, said) = bash(&scratch, &line);
     assert_eq!(status, Some(7), "{said}");
