@@ -2,12 +2,15 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, squeue, types};
 
-use crate::{cpu, own_calls};
+use crate::{cpu, futex, own_calls};
 
 /// Why there is no ring.
 #[derive(Debug, thiserror::Error)]
@@ -23,11 +26,57 @@ pub enum RingError {
     System(io::Error),
 }
 
+/// Whether all rings were given up.
+static GIVEN_UP: AtomicBool = AtomicBool::new(false);
+
+/// Rings whose memory is in use: they are being made or dropped, or something is queued or in flight.
+static NR_BUSY: AtomicUsize = AtomicUsize::new(0);
+
+/// While it lives, the memory of a ring stays mapped.
+struct Busy(());
+
+impl Busy {
+    /// `None`: the rings were given up.
+    fn begin() -> Option<Busy> {
+        NR_BUSY.fetch_add(1, Ordering::SeqCst);
+        let busy = Busy(());
+        (!GIVEN_UP.load(Ordering::SeqCst)).then_some(busy)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        NR_BUSY.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Gives up all rings of this process, for good. Waits for what is queued or in flight. From here on nobody uses the
+/// rings' memory, or unmaps it: that is the caller's.
+pub fn give_up() {
+    GIVEN_UP.store(true, Ordering::SeqCst);
+    while NR_BUSY.load(Ordering::SeqCst) != 0 {
+        futex::sleep(Duration::from_micros(50));
+    }
+}
+
+/// In a forked child, which has none of its parent's rings.
+pub fn begin_child() {
+    NR_BUSY.store(0, Ordering::SeqCst);
+}
+
+/// Whether a transfer was not queued because the rings were given up. The caller makes it in another way.
+#[must_use]
+pub fn is_given_up(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ECANCELED)
+}
+
 /// A queue of reads and writes, used by one thread at a time.
 pub struct Ring {
-    ring: IoUring,
+    ring: ManuallyDrop<IoUring>,
     /// Queued or in flight.
     nr_pending: usize,
+    /// While there are such.
+    busy: Option<Busy>,
 }
 
 /// Who submits a transfer to the disk.
@@ -65,6 +114,7 @@ impl Ring {
         if own_calls::is_used() {
             return Err(RingError::NotPermitted); // a filter may kill who asks
         }
+        let _busy = Busy::begin().ok_or(RingError::NotPermitted)?;
         let mut builder = IoUring::builder();
         let ring = builder.setup_r_disabled().build(depth.max(1).next_power_of_two());
         let ring = ring.map_err(|error| match error.raw_os_error() {
@@ -81,14 +131,14 @@ impl Ring {
         ];
         ring.submitter().register_restrictions(&mut transfers).map_err(RingError::System)?;
         ring.submitter().register_enable_rings().map_err(RingError::System)?;
-        Ok(Ring { ring, nr_pending: 0 })
+        Ok(Ring { ring: ManuallyDrop::new(ring), nr_pending: 0, busy: None })
     }
 
     /// Queues a read of `len` bytes at `offset` into memory. [`Ring::submit`] starts it. Its completion carries
     /// `token`.
     ///
     /// # Errors
-    /// EBUSY: the submission queue is full. EINVAL: longer than a transfer can be.
+    /// EBUSY: the submission queue is full. EINVAL: longer than a transfer can be. Or see [`is_given_up`].
     ///
     /// # Safety
     /// Until the completion is returned, `into..into + len` stays mapped, present and writable, nobody else reads or
@@ -157,7 +207,7 @@ impl Ring {
     /// # Errors
     /// Kernel errors. A later call may still start what was queued, so a caller that cannot handle this should give up.
     pub fn submit(&mut self) -> io::Result<()> {
-        while !self.ring.submission().is_empty() {
+        while self.nr_pending > 0 && !self.ring.submission().is_empty() {
             match self.ring.submit() {
                 Ok(_) => {}
                 Err(error) if is_transient(&error) => cpu::yield_now(),
@@ -175,7 +225,7 @@ impl Ring {
     pub fn wait_completions(&mut self, min: usize, ended: &mut VecDeque<(u64, io::Result<usize>)>) -> io::Result<()> {
         let before = ended.len();
         let min = min.min(self.nr_pending);
-        loop {
+        while self.nr_pending > 0 {
             for entry in self.ring.completion() {
                 let result = match entry.result() {
                     failed if failed < 0 => Err(io::Error::from_raw_os_error(-failed)),
@@ -186,7 +236,7 @@ impl Ring {
             }
             let nr_ended = ended.len() - before;
             if nr_ended >= min {
-                return Ok(());
+                break;
             }
             match self.ring.submit_and_wait(min - nr_ended) {
                 Ok(_) => {}
@@ -194,6 +244,10 @@ impl Ring {
                 Err(error) => return Err(error),
             }
         }
+        if self.nr_pending == 0 {
+            self.busy = None;
+        }
+        Ok(())
     }
 
     /// Readable, for poll and epoll, while there are completions to return.
@@ -211,6 +265,16 @@ impl Ring {
     /// # Safety
     /// Everything that `entry` names stays valid until its completion.
     unsafe fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        let is_open = match self.nr_pending {
+            0 => {
+                self.busy = Busy::begin();
+                self.busy.is_some()
+            }
+            _ => !GIVEN_UP.load(Ordering::Relaxed), // those in flight are to end
+        };
+        if !is_open {
+            return Err(io::Error::from_raw_os_error(libc::ECANCELED));
+        }
         // SAFETY: the caller upholds this function's own contract.
         unsafe { self.ring.submission().push(entry) }.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))?;
         self.nr_pending += 1;
@@ -222,6 +286,19 @@ impl Drop for Ring {
     fn drop(&mut self) {
         // The kernel may access the transfers' memory until they have completed.
         let _ = self.wait_completions(self.nr_pending, &mut VecDeque::new());
+        let _busy = match self.busy.take().or_else(Busy::begin) {
+            // SAFETY: it is not used any more.
+            busy @ Some(_) => unsafe {
+                ManuallyDrop::drop(&mut self.ring);
+                busy
+            },
+            // What is mapped where it was may be another's.
+            // SAFETY: as above. Its descriptor is not closed otherwise.
+            None => unsafe {
+                libc::close(self.ring.as_raw_fd());
+                None
+            },
+        };
     }
 }
 

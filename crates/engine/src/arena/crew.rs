@@ -95,6 +95,7 @@ impl Crew {
     ) -> Result<(), Error> {
         self.stop.renew().map_err(Error::system("making an event descriptor"))?;
         threads::begin_child();
+        uring::begin_child();
         self.works.store(false, Ordering::Relaxed);
         self.compresses.store(false, Ordering::Relaxed);
         std::mem::take(&mut *threads).into_iter().for_each(std::mem::forget);

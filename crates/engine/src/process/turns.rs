@@ -14,7 +14,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use folioswap_sys::uring::{Ring, Start};
+use folioswap_sys::uring::{self, Ring, Start};
 
 use crate::process::fatal;
 
@@ -166,6 +166,10 @@ impl Reads {
         // SAFETY: the caller borrows the memory until the read has ended: `InFlight` waits for that when it is dropped.
         // It keeps the descriptor open as long.
         let queued = unsafe { ring.submit_read_pieces(fd, pieces, offset, number as u64, start) };
+        if queued.as_ref().is_err_and(uring::is_given_up) {
+            self.states[number] = Read::Ended(Ok(0)); // the flow reads it itself
+            return;
+        }
         if let Err(error) = queued.and_then(|()| ring.submit()) {
             // A later call may still start it, so its memory could never be used again.
             fatal::die(&format!("io_uring: {error}"));

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 pub(crate) use folioswap_core::Direction;
 use folioswap_sys::file_limit;
-use folioswap_sys::uring::{Ring, Start};
+use folioswap_sys::uring::{self, Ring, Start};
 
 use crate::process::turns::NR_RINGS;
 use crate::swap::figures::Begun;
@@ -78,13 +78,9 @@ impl<J> Transfers<J> {
     pub unsafe fn start(&mut self, direction: Direction, extent: Extent, addr: usize, len: usize, job: J) {
         let token = self.jobs.iter().position(Option::is_none).expect("the caller saw that there is room");
         let (fd, offset, begun) = (extent.fd, extent.offset, extent.figures.begin());
+        self.nr_in_flight += 1;
         if direction == Direction::Write && file_limit::is_beyond(offset + len as u64) {
-            // To be written by the calling thread, in `finish`, in another way.
-            extent.figures.end(begun, direction, Some(len));
-            self.jobs[token] = Some(Flight { job, direction, extent, addr, len, begun });
-            self.nr_in_flight += 1;
-            self.ended.push_back((token as u64, Ok(0)));
-            return;
+            return self.leave(token, Flight { job, direction, extent, addr, len, begun });
         }
         let start = Start::of(len, extent.most_bytes_at_once);
         let ring = self.ring.as_mut().expect("the caller saw that transfers are asynchronous");
@@ -96,12 +92,22 @@ impl<J> Transfers<J> {
                 Direction::Write => ring.submit_write(fd, addr as *const u8, len, offset, token as u64, start),
             }
         };
-        self.jobs[token] = Some(Flight { job, direction, extent, addr, len, begun });
-        self.nr_in_flight += 1;
+        let flight = Flight { job, direction, extent, addr, len, begun };
+        if queued.as_ref().is_err_and(uring::is_given_up) {
+            return self.leave(token, flight);
+        }
+        self.jobs[token] = Some(flight);
         if let Err(error) = queued.and_then(|()| ring.submit()) {
             // A later call may still start queued transfers, so their memory could never be used again.
             crate::process::fatal::die(&format!("io_uring: {error}"));
         }
+    }
+
+    /// Leaves a transfer to the calling thread, which makes it in `finish`, in another way.
+    fn leave(&mut self, token: usize, flight: Flight<J>) {
+        flight.extent.figures.end(flight.begun, flight.direction, Some(flight.len));
+        self.jobs[token] = Some(flight);
+        self.ended.push_back((token as u64, Ok(0)));
     }
 
     /// Returns one transfer that has ended, the earliest first. If none has, waits for one or returns `None`. A disk

@@ -25,7 +25,7 @@ use crate::ground::lock::Locked;
 use crate::ground::real::kernel;
 use crate::ground::state::{self, Phase};
 use crate::ground::{guard, heap, selector, waiting};
-use crate::map::{adopt, advice, footprint, managed};
+use crate::map::{adopt, advice, footprint, managed, ring_places};
 use crate::memory::access::{self, Access};
 use crate::memory::{known, pages};
 
@@ -190,6 +190,7 @@ extern "C" fn child() {
     heap::release_in_child();
     net::forget();
     adopt::begin_child();
+    ring_places::begin_child();
     waiting::note_process();
     let Fork { resting, _waiting: waiting, has_streams, _guard: guard } = ManuallyDrop::into_inner(fork);
     drop(waiting);

@@ -19,7 +19,7 @@ use crate::ground::guard;
 use crate::ground::real::{kernel, own};
 use crate::ground::state::{self, Outcome, Phase};
 use crate::map::managed::{self, manage, note_unmanaged};
-use crate::map::{adopt, footprint};
+use crate::map::{adopt, footprint, ring_places};
 use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES, PLAIN, are_possible, pages};
 use crate::memory::{known, open_pages};
 
@@ -281,7 +281,11 @@ fn map_apart(len: usize, map: impl Fn(*mut c_void, c_int) -> *mut c_void) -> *mu
     let place = without_provenance_mut(place_apart(pages(len)));
     let mapped = map(place, 0);
     if mapped == libc::MAP_FAILED && state::errno() == libc::EINVAL {
-        return map(null_mut(), libc::MAP_32BIT);
+        let mapped = map(null_mut(), libc::MAP_32BIT);
+        if mapped != libc::MAP_FAILED {
+            ring_places::note(mapped as usize, pages(len));
+        }
+        return mapped;
     }
     mapped
 }
@@ -310,6 +314,9 @@ pub unsafe fn map(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd
         };
         let flags = without_reserve(flags);
         let range = addr as usize..(addr as usize).saturating_add(pages(len));
+        if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
+            ring_places::make_way(&range);
+        }
         let may_replace = flags & libc::MAP_FIXED != 0;
         let _guard = may_replace.then(guard::enter);
         let _held = if may_replace { adopt::hold() } else { None };
@@ -350,6 +357,10 @@ pub unsafe fn unmap(addr: *mut c_void, len: usize) -> c_int {
         // SAFETY: passes the caller's arguments on unchanged.
         let unmap = || unsafe { kernel!(libc::SYS_munmap, addr, len) as c_int };
         let range = addr as usize..(addr as usize).saturating_add(pages(len));
+        match guard::inside() {
+            true => ring_places::forget(range.start),
+            false => ring_places::make_way(&range),
+        }
         if len == 0 || !are_possible(&range) || guard::inside() || !state::may_manage() {
             return unmap();
         }

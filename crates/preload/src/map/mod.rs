@@ -12,4 +12,5 @@ pub mod present;
 pub mod program_break;
 pub mod protection;
 pub mod remap;
+pub mod ring_places;
 pub mod segments;

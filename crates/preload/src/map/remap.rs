@@ -14,6 +14,7 @@ use crate::map::adopt;
 use crate::map::listed::{self, Listed};
 use crate::map::managed::manage;
 use crate::map::mapping::{failed, replace};
+use crate::map::ring_places;
 use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES, are_possible, pages};
 use crate::memory::{known, open_pages};
 
@@ -345,6 +346,9 @@ export! {
             }
             if guard::inside() || !state::may_manage() {
                 return call();
+            }
+            if flags & libc::MREMAP_FIXED != 0 {
+                ring_places::make_way(&(target as usize..(target as usize).saturating_add(pages(new_len))));
             }
             let _guard = guard::enter();
             let _held = adopt::hold();
