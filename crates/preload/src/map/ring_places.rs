@@ -31,7 +31,7 @@ fn change(from: impl Fn(usize) -> bool, to: usize) {
 
 /// Notes a mapping of a ring.
 pub fn note(addr: usize, len: usize) {
-    change(|now| now == 0, addr | len / PAGE_BYTES);
+    change(|now| now == 0, addr | (len / PAGE_BYTES));
 }
 
 /// Called before a thread of the engine unmaps something.
