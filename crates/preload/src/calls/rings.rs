@@ -11,7 +11,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use folioswap::Wish;
 use libc::iovec;
 
 use crate::calls::ring_requests::{self, Entry};
@@ -402,20 +401,11 @@ fn hold(ranges: Vec<Range<usize>>) -> Vec<Hold> {
                         "requests of io_uring name more memory than half of the budget; some may fail with EFAULT: use --faults monitor",
                     );
                 }
-                bring_in_pages(&range);
+                cover::touch(range.start as *const u8, range.len());
             }
         }
     }
     holds
-}
-
-/// Brings a range in that cannot be held, and no more of its blocks: what else is named is to stay in RAM meanwhile.
-fn bring_in_pages(range: &Range<usize>) {
-    if let Some(space) = state::space().filter(|_| cover::needed(range.start, range.len())) {
-        let _guard = guard::enter();
-        state::keeping_errno(|| space.wish(range.start, range.len(), Wish::Pages));
-    }
-    cover::touch(range.start as *const u8, range.len());
 }
 
 /// Ends the holds of quiet requests. Whether there was one.
