@@ -20,6 +20,8 @@ pub struct Taken {
     pub signal: i32,
     /// The kernel tells of a child with it.
     pub is_of_child: bool,
+    /// The process that sent it; 0: none did, or it is in another PID namespace.
+    pub sender: u32,
 }
 
 /// Why a wait is over.
@@ -63,7 +65,9 @@ impl Received {
                 return taken; // no more
             }
             let signal = info.ssi_signo as i32;
-            taken.push(Taken { signal, is_of_child: signal == libc::SIGCHLD && info.ssi_code > libc::SI_USER });
+            let is_sent = info.ssi_code <= libc::SI_USER;
+            let sender = if is_sent { info.ssi_pid } else { 0 };
+            taken.push(Taken { signal, is_of_child: signal == libc::SIGCHLD && !is_sent, sender });
         }
     }
 

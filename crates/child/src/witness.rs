@@ -32,6 +32,13 @@ impl Witness {
         }
     }
 
+    /// Whether nobody has ended it.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        // SAFETY: no status is asked for.
+        unsafe { libc::waitpid(self.0, std::ptr::null_mut(), libc::WNOHANG) == 0 }
+    }
+
     /// The signals that it has got.
     #[must_use]
     pub fn seen(&self) -> u64 {
@@ -45,15 +52,13 @@ impl Witness {
 
 impl Drop for Witness {
     fn drop(&mut self) {
-        let wait = |options| {
-            // SAFETY: no status is asked for.
-            unsafe { libc::waitpid(self.0, std::ptr::null_mut(), options) }
-        };
         // If somebody has ended it, its number may be another's.
-        if wait(libc::WNOHANG) == 0 {
-            // SAFETY: takes no pointers.
-            unsafe { libc::kill(self.0, libc::SIGKILL) };
-            wait(0);
+        if self.is_there() {
+            // SAFETY: no status is asked for.
+            unsafe {
+                libc::kill(self.0, libc::SIGKILL);
+                libc::waitpid(self.0, std::ptr::null_mut(), 0);
+            }
         }
     }
 }
@@ -63,7 +68,9 @@ fn witness(parent: libc::pid_t) -> ! {
     // SAFETY: this process has one thread, which uses neither its descriptors nor its arguments. The name is a string.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
-        libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
+        if libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) != 0 {
+            libc::_exit(0); // it would keep files and pipes open
+        }
         erase_arguments();
         while die_with(parent).is_ok() {
             libc::pause();

@@ -65,7 +65,6 @@ impl Supervisor {
         if let Some(signal) = self.asked_to_end() {
             return Ok(status_of_signal(signal));
         }
-        let witness = Witness::start().ok();
         let (end, until_end) =
             std::io::pipe().map_err(|error| Failure::new(format!("a pipe could not be opened: {error}")))?;
         let mut child = command.spawn().map_err(|error| {
@@ -77,6 +76,8 @@ impl Supervisor {
             };
             Failure::of(status, format!("program '{program}' could not be executed: {error}"))
         })?;
+        // After the child: what only the witness has got would be taken for the child's.
+        let witness = Witness::start().ok();
         let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let is_group_stopped = AtomicBool::new(false);
         let forwarder = Forwarder {
@@ -88,16 +89,18 @@ impl Supervisor {
             is_group_stopped: &is_group_stopped,
         };
         std::thread::scope(|scope| {
-            scope.spawn(|| forwarder.forward(&end));
             let _until_end = until_end; // closed at the end, also if this thread panics
+            if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, || forwarder.forward(&end)) {
+                let _ = child.kill().and_then(|()| child.wait());
+                return Err(Failure::new(format!("a thread could not be started: {error}")));
+            }
             started(&mut child);
             if let Some(pid) = process {
                 stop_with(pid, &is_group_stopped);
             }
-            child.wait()
+            let ended = child.wait();
+            ended.map(status_of_exit).map_err(|error| Failure::new(format!("waiting for the program failed: {error}")))
         })
-        .map(status_of_exit)
-        .map_err(|error| Failure::new(format!("waiting for the program failed: {error}")))
     }
 }
 
@@ -127,10 +130,12 @@ impl Forwarder<'_> {
                     if Received::pause(end.as_fd(), UNTIL_ALL_HAVE_IT) == Woken::ByEnd {
                         return;
                     }
-                    // In this order: one that comes in between is seen, and stays in the descriptor.
+                    // In this order: one that comes in between may reach the program twice, but is not lost.
                     let taken = self.received.take();
                     let seen = self.seen();
-                    taken.iter().filter(|taken| !taken.is_of_child).for_each(|taken| self.settle(taken, seen));
+                    // What the program sends to its parent is not for itself.
+                    let is_for_program = |taken: &&Taken| !taken.is_of_child && taken.sender != self.child;
+                    taken.iter().filter(is_for_program).for_each(|taken| self.settle(taken, seen));
                     if self.is_reaper {
                         reap_others(self.child);
                     }
@@ -140,19 +145,30 @@ impl Forwarder<'_> {
         }
     }
 
-    /// The signals that the group has got since the last call. A new witness takes the place of the one that got them.
+    /// The signals that the group has got since the last call. A new witness takes the place of the one that got them,
+    /// or that somebody has ended.
     fn seen(&mut self) -> u64 {
-        let Some(witness) = self.witness.as_ref().filter(|witness| witness.seen() != 0) else { return 0 };
-        let next = Witness::start().ok();
-        let seen = witness.seen();
-        self.witness = next;
-        seen
+        match &self.witness {
+            Some(witness) if witness.is_there() && witness.seen() == 0 => 0,
+            witness => {
+                let next = Witness::start().ok();
+                let seen = witness.as_ref().map_or(0, Witness::seen);
+                self.witness = next;
+                seen
+            }
+        }
+    }
+
+    /// Whether a signal to this process's group reaches the child.
+    fn is_child_in_group(&self) -> bool {
+        let child = i32::try_from(self.child).ok().and_then(Pid::from_raw);
+        child.is_some_and(|child| getpgid(Some(child)) == Ok(getpgrp()))
     }
 
     /// Forwards a signal, unless the group has got it.
     fn settle(&self, taken: &Taken, seen: u64) {
         let is = |signal: &Signal| signal.as_raw() == taken.signal;
-        let has_group = seen >> (taken.signal - 1) & 1 == 1;
+        let has_group = seen >> (taken.signal - 1) & 1 == 1 && self.is_child_in_group();
         if has_group && STOPPING.iter().any(is) {
             self.is_group_stopped.store(true, Ordering::Relaxed);
         } else if is(&Signal::CONT) {

@@ -217,33 +217,6 @@ pub fn address_limit() -> Option<u64> {
     (limits.rlim_cur != libc::RLIM64_INFINITY).then_some(limits.rlim_cur)
 }
 
-/// Whether [`dontneed`] of aligned 2 MiB also drops their table of small pages: since Linux 6.14.
-#[must_use]
-pub fn drops_page_tables() -> bool {
-    const UNKNOWN: u8 = 2;
-    static DROPS: AtomicU8 = AtomicU8::new(UNKNOWN);
-    match DROPS.load(Ordering::Relaxed) {
-        UNKNOWN => {
-            let drops = kernel_version().is_some_and(|version| version >= (6, 14));
-            DROPS.store(drops.into(), Ordering::Relaxed);
-            drops
-        }
-        known => known != 0,
-    }
-}
-
-/// The running kernel's version, as its first two numbers.
-fn kernel_version() -> Option<(u32, u32)> {
-    let mut name = std::mem::MaybeUninit::<libc::utsname>::zeroed();
-    // SAFETY: the kernel fills in the local, with strings that end in zero.
-    let release = unsafe {
-        libc::syscall(libc::SYS_uname, name.as_mut_ptr());
-        std::ffi::CStr::from_ptr(name.assume_init_ref().release.as_ptr())
-    };
-    let mut numbers = release.to_str().ok()?.split(|letter: char| !letter.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
 /// Whether the kernel was built with transparent huge pages.
 #[must_use]
 pub fn has_huge_pages() -> bool {

@@ -242,6 +242,7 @@ impl RawSpace {
             for part in replaced.managed() {
                 // Where the kernel has no room for another mapping, it goes on asking us. Nothing is lost.
                 let _ = self.engine.uffd().unregister(part.start, part.len());
+                let _ = memory::advise_hugepage(part.start, part.len());
             }
             result
         };

@@ -14,6 +14,7 @@ use crate::memory::copy_mapper::CopyMapper;
 use crate::memory::frames::Frames;
 use crate::memory::mapper::Mapper;
 use crate::memory::move_mapper::MoveMapper;
+use crate::memory::selftest;
 
 /// Makes the mapper, and registers the frames that it needs registered. Opens the page tables, hidden from the program.
 pub(crate) fn register(uffd: Arc<Userfaultfd>, frames: &Frames, mapping: Mapping) -> Result<Box<dyn Mapper>, Error> {
@@ -22,7 +23,8 @@ pub(crate) fn register(uffd: Arc<Userfaultfd>, frames: &Frames, mapping: Mapping
     let mapper: Box<dyn Mapper> = if mapping == Mapping::Move {
         let zone = |zone| [frames.homes_of(zone), frames.nursery_of(zone), frames.small_nursery_of(zone)];
         let zones = (0..frames.nr_zones()).map(zone);
-        let mapper = MoveMapper::new(uffd, pagemap, zones, frames.is_locked());
+        let drops_tables = selftest::drops_tables(&uffd);
+        let mapper = MoveMapper::new(uffd, pagemap, zones, frames.is_locked(), drops_tables);
         Box::new(mapper.map_err(Error::system("reserving addresses"))?)
     } else {
         let mapper = CopyMapper::new(uffd, pagemap);

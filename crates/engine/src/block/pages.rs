@@ -13,7 +13,6 @@ use std::io;
 use std::ops::Range;
 
 use folioswap_core::{FrameId, List, Memory, Order, PAGE_SIZE, PIECE, Phase, State};
-use folioswap_sys::memory;
 use folioswap_sys::uffd::MoveError;
 
 use super::Block;
@@ -54,10 +53,9 @@ impl Block<'_> {
     }
 
     /// Moving a huge page to addresses that have a page table of small pages would split it, so the table is dropped
-    /// first. Before Linux 6.14 the table stays, and the huge page is split. Since then each touch makes one
-    /// ([`crate::manage::pages::advise`]).
+    /// first. Before Linux 6.14 the table stays, and the huge page is split.
     fn clear_table(&mut self) {
-        if self.order() == Order::HUGE && (self.small_table || memory::drops_page_tables()) {
+        if self.order() == Order::HUGE && self.small_table {
             let addr = self.table().block_addr(self.id());
             // SAFETY: the caller has locked the block. Nothing of it is mapped, because its only folio is just being
             // brought in.

@@ -58,7 +58,7 @@ pub(crate) unsafe fn adopt(engine: &Engine, range: &Range<usize>) -> io::Result<
 fn register_present(engine: &Engine, range: &Range<usize>) -> io::Result<Vec<bool>> {
     let (addr, len) = (range.start, range.len());
     memory::dontfork(addr, len)?;
-    pages::advise(addr, len)?;
+    pages::advise(engine, addr, len)?;
     engine.uffd().register(addr, len)?;
     engine.ram().mapper().pagemap().filled(range.clone())
 }
@@ -68,7 +68,7 @@ fn give_back(engine: &Engine, range: &Range<usize>, error: &io::Error) {
     if error.raw_os_error() != Some(libc::EBUSY) {
         let _ = engine.uffd().unregister(range.start, range.len());
     }
-    let _ = memory::dofork(range.start, range.len());
+    pages::leave_to_kernel(range.start, range.len());
 }
 
 /// Opens pages of a block, and gives frames to those that are filled.

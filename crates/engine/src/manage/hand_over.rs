@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use folioswap_core::{BLOCK_PAGES, BlockId, FolioId, Order, State};
-use folioswap_sys::{memory, signals};
+use folioswap_sys::signals;
 
 use crate::block::Block;
 use crate::compact::compactd;
@@ -49,8 +49,7 @@ fn end_delivery(engine: &Engine, part: Range<usize>) {
     if let Err(error) = engine.uffd().unregister(part.start, part.len()) {
         fatal::say(&format!("memory that is no longer managed still has its faults delivered: {error}"));
     }
-    let _ = memory::advise_hugepage(part.start, part.len());
-    let _ = memory::dofork(part.start, part.len());
+    pages::leave_to_kernel(part.start, part.len());
 }
 
 /// Hands pages of a block over, or leaves them as they are.

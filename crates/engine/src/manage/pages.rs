@@ -74,7 +74,7 @@ unsafe fn take_over(engine: &Engine, range: &Range<usize>) -> io::Result<()> {
         if error.raw_os_error() != Some(libc::EBUSY) {
             let _ = engine.uffd().unregister(range.start, range.len());
         }
-        let _ = memory::dofork(range.start, range.len());
+        leave_to_kernel(range.start, range.len());
     })
 }
 
@@ -99,18 +99,27 @@ unsafe fn register(engine: &Engine, range: &Range<usize>) -> io::Result<()> {
     if engine.ram().frames().is_locked() {
         memory::lock_on_fault(addr, len)?;
     }
-    advise(addr, len)?;
+    advise(engine, addr, len)?;
     engine.uffd().register(addr, len)?;
     // SAFETY: nobody relies on the content (the caller's promise).
     unsafe { engine.ram().mapper().discard(addr, len)? };
     make_anon_vma(engine, range)
 }
 
-/// Advises the kernel on memory whose faults it is to report. Where it may make a huge page, it makes and clears one at
-/// each write, only to drop it for the report (as of Linux 6.18). Elsewhere it makes a table of small pages, and a huge
-/// page moved there is split, unless the table can be dropped first.
-pub(super) fn advise(addr: usize, len: usize) -> io::Result<()> {
-    if memory::drops_page_tables() { memory::advise_nohugepage(addr, len) } else { memory::advise_hugepage(addr, len) }
+/// Advises the kernel on memory whose faults it is to report. Where it may make no huge page, a touch makes a table of
+/// small pages first. A huge page that is moved there is split, unless the table is dropped
+/// ([`Mapper::drops_tables`](crate::memory::mapper::Mapper::drops_tables)).
+pub(super) fn advise(engine: &Engine, addr: usize, len: usize) -> io::Result<()> {
+    match engine.ram().mapper().drops_tables() {
+        true => memory::advise_nohugepage(addr, len),
+        false => memory::advise_hugepage(addr, len),
+    }
+}
+
+/// Leaves memory to the kernel: it may make huge pages again, and children get it.
+pub(crate) fn leave_to_kernel(addr: usize, len: usize) {
+    let _ = memory::advise_hugepage(addr, len);
+    let _ = memory::dofork(addr, len);
 }
 
 /// Opens pages that were taken over or sealed. `order`: of their folios, if that is fixed.

@@ -122,7 +122,7 @@ pub(crate) unsafe fn relocate(
     let mut more = new_len.saturating_sub(from.len());
     if is_locked && more > 0 {
         // The kernel has filled what grew. It is not managed, so children get it from the kernel.
-        let _ = memory::dofork(at + from.len(), more);
+        pages::leave_to_kernel(at + from.len(), more);
         more = 0;
     }
     let old_parts: Vec<_> = moving.iter().map(|lifted| lifted.part.clone()).collect();

@@ -30,6 +30,13 @@ pub(crate) trait Mapper: Send + Sync {
     /// Whether the frames' memory must be registered too, as the target of moves.
     fn registers_frames(&self) -> bool;
 
+    /// Whether a page table of small pages, which a touch makes, is dropped before a huge page is moved there. Then the
+    /// program's memory needs no huge pages of the kernel's. Where the kernel may make one, it makes and clears one at
+    /// each write, only to drop it and report the fault (as of Linux 6.18).
+    fn drops_tables(&self) -> bool {
+        false
+    }
+
     /// This process has forked, or was forked just now: pages may be shared.
     fn note_fork(&self) {}
 

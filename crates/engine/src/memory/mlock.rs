@@ -168,7 +168,6 @@ mod tests {
         memory::advise_nohugepage(home, BLOCK).unwrap();
         assert!(!ram.try_make_huge(small));
         assert_eq!((scan(), arena.stats().thp_collapse_alloc_failed), (divided, 1));
-        ram.zone(taken.frame).give(taken.frame);
         assert_eq!(ram.zones().all()[0].pageblocks().take_divided().map(|taken| taken.memory), Some(Memory::Small));
     }
 

@@ -45,10 +45,14 @@ pub(crate) struct MoveMapper {
     /// written it. The kernel (6.18) asks that of the first page of the huge page only, which may be elsewhere by now:
     /// then the huge page must be split, or replaced.
     shares: AtomicBool,
+    /// Whether this kernel drops page tables (Linux 6.14).
+    drops_tables: bool,
 }
 
 /// Where pages are made for the frames of these homes.
 struct Nurseries {
+    /// The homes, and all of both ranges.
+    all: [Range<usize>; 3],
     homes: Range<usize>,
     huge: Nursery,
     small: Nursery,
@@ -57,14 +61,17 @@ struct Nurseries {
 impl MoveMapper {
     /// Takes for each zone the homes of its frames, and two ranges in which the kernel makes huge pages and small
     /// pages. As many pageblocks can be made at once as these ranges have. `is_locked`: all memory is, in RAM.
+    /// `drops_tables`: this kernel does.
     pub fn new(
         uffd: Arc<Userfaultfd>,
         pagemap: Arc<Pagemap>,
         zones: impl IntoIterator<Item = [Range<usize>; 3]>,
         is_locked: bool,
+        drops_tables: bool,
     ) -> io::Result<Self> {
         let nursery = |range: Range<usize>| Nursery(Lent::new(range.step_by(Order::HUGE.bytes())));
         let nurseries = zones.into_iter().map(|[homes, huge, small]| Nurseries {
+            all: [homes.clone(), huge.clone(), small.clone()],
             homes,
             huge: nursery(huge),
             small: nursery(small),
@@ -76,6 +83,7 @@ impl MoveMapper {
             pagemap,
             is_locked: is_locked.into(),
             shares: AtomicBool::new(false),
+            drops_tables,
         })
     }
 
@@ -86,6 +94,52 @@ impl MoveMapper {
 
     fn is_home(&self, addr: usize) -> bool {
         self.nurseries.iter().any(|nurseries| nurseries.homes.contains(&addr))
+    }
+
+    /// Whether an address is the program's.
+    fn is_programs(&self, addr: usize) -> bool {
+        !self.nurseries.iter().flat_map(|nurseries| &nurseries.all).any(|range| range.contains(&addr))
+    }
+
+    /// Moves content from home to a folio's address.
+    ///
+    /// # Safety
+    /// As for [`Mapper`].
+    unsafe fn put_in(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
+        // SAFETY: the caller's ranges.
+        match unsafe { self.carry(folio, home, len) } {
+            // The program may not write there, or only to a part of it. A copy keeps the protection.
+            // SAFETY: as above.
+            Err(MapError::Refused(libc::EINVAL) | MapError::Missing) => unsafe { copy_in(self, folio, home, len) },
+            moved => moved,
+        }
+    }
+
+    /// Drops the table of small pages at the program's addresses, before a huge page is moved there. Other threads'
+    /// touches may make another one, so this comes last.
+    ///
+    /// # Safety
+    /// As for [`Mapper`]. Nothing is mapped there.
+    unsafe fn drop_table(&self, folio: usize, len: usize) {
+        if self.drops_tables && len == Order::HUGE.bytes() && self.is_programs(folio) {
+            let drop = if self.is_locked.load(Ordering::Relaxed) { memory::dontneed_locked } else { memory::dontneed };
+            // SAFETY: the caller's range. If the table stays, the huge page is split.
+            let _ = unsafe { drop(folio, len) };
+        }
+    }
+
+    /// Makes a huge page of pages that all are present, if they are those of one.
+    fn make_whole(&self, addr: usize, len: usize) {
+        if len != Order::HUGE.bytes() {
+            return;
+        }
+        // Else it stays as it is.
+        if self.drops_tables && self.is_programs(addr) {
+            let _ = memory::advise_hugepage(addr, len).and_then(|()| memory::collapse(addr, len));
+            let _ = memory::advise_nohugepage(addr, len);
+        } else {
+            let _ = memory::collapse(addr, len);
+        }
     }
 
     /// Makes a huge page in the nursery of a home's zone, and moves it to `target`. Returns whether it is huge.
@@ -136,6 +190,8 @@ impl MoveMapper {
             }
             Ok(())
         };
+        // SAFETY: the caller's range.
+        unsafe { self.drop_table(target, len) };
         self.insist(fresh, len, carry)
     }
 
@@ -197,7 +253,9 @@ impl MoveMapper {
                 && self.pagemap.are_present(source, len)
         };
         let mut carried = carry();
-        for make_own in [memory::write_present, make_whole, memory::split_huge_page] {
+        let make_whole = |addr, len| self.make_whole(addr, len);
+        let ways: [&dyn Fn(usize, usize); 3] = [&memory::write_present, &make_whole, &memory::split_huge_page];
+        for make_own in ways {
             if !is_shared(&carried) {
                 break;
             }
@@ -280,6 +338,10 @@ impl Mapper for MoveMapper {
         &self.pagemap
     }
 
+    fn drops_tables(&self) -> bool {
+        self.drops_tables
+    }
+
     fn registers_frames(&self) -> bool {
         true
     }
@@ -333,11 +395,9 @@ impl Mapper for MoveMapper {
 
     unsafe fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError> {
         // SAFETY: the caller's ranges.
-        match unsafe { self.carry(folio, home, len) } {
-            // The program may not write there, or only to a part of it. A copy keeps the protection.
-            // SAFETY: as above.
-            Err(MapError::Refused(libc::EINVAL) | MapError::Missing) => unsafe { copy_in(self, folio, home, len) },
-            moved => moved,
+        unsafe {
+            self.drop_table(folio, len);
+            self.put_in(folio, home, len)
         }
     }
 
@@ -357,19 +417,12 @@ impl Mapper for MoveMapper {
                 // SAFETY: as above.
                 let direct = |folio, home, len| unsafe { self.carry(home, folio, len) };
                 // SAFETY: as above.
-                let undo = |folio, home, len| unsafe { self.map(folio, home, len) };
+                let undo = |folio, home, len| unsafe { self.put_in(folio, home, len) };
                 // SAFETY: as above.
                 unsafe { self.aside.take(folio, home, len, &carry, &direct, &undo) }
             }
             moved => moved,
         }
-    }
-}
-
-/// Makes a huge page of pages that all are present, if they are those of one.
-fn make_whole(addr: usize, len: usize) {
-    if len == Order::HUGE.bytes() {
-        let _ = memory::collapse(addr, len); // else it stays as it is
     }
 }
 
@@ -436,7 +489,7 @@ mod tests {
         memory::advise_nohugepage(area.addr(), 2 * LEN).unwrap();
         fill(area.addr());
         uffd.register(area.addr(), 2 * LEN).unwrap();
-        Some((MoveMapper::new(Arc::new(uffd), Arc::new(Pagemap::open().unwrap()), [], false).unwrap(), area))
+        Some((MoveMapper::new(Arc::new(uffd), Arc::new(Pagemap::open().unwrap()), [], false, true).unwrap(), area))
     }
 
     /// Fills the pages at `here`, or maps the kernel's zero page where `is_zero`.
@@ -551,7 +604,7 @@ mod tests {
         memory::advise_nohugepage(area.addr(), area.len()).unwrap();
         uffd.register(homes, 2 * HUGE).unwrap();
         let zones = [[homes..homes + HUGE, huge..huge + HUGE, small..small + HUGE]];
-        let mapper = MoveMapper::new(Arc::new(uffd), Arc::new(Pagemap::open().unwrap()), zones, false).unwrap();
+        let mapper = MoveMapper::new(Arc::new(uffd), Arc::new(Pagemap::open().unwrap()), zones, false, false).unwrap();
         let page = |nursery| libc::iovec { iov_base: (nursery + 9 * PAGE_SIZE) as *mut _, iov_len: PAGE_SIZE };
         let Some(_pinned) = pinned(&[page(huge), page(small)]) else { return };
         let is_whole = |there: usize| {

@@ -74,6 +74,28 @@ fn move_out_and_in(stays_huge: &mut bool) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether this kernel drops a page table of which no page is left with its pages: Linux 6.14, as it is built for x86.
+/// A huge page that is moved there stays huge then. Takes about 0.2 ms.
+pub(crate) fn drops_tables(uffd: &Userfaultfd) -> bool {
+    let stays_huge = || -> Result<bool, Box<dyn std::error::Error>> {
+        let area = Reservation::new(2 * LEN, LEN)?;
+        area.protect_rw(area.range())?;
+        let (here, there) = (area.addr(), area.addr() + LEN);
+        memory::advise_hugepage(here, LEN)?;
+        memory::advise_nohugepage(there, LEN)?;
+        // SAFETY: readable and writable memory of this function's own, to which it holds no reference.
+        unsafe {
+            memory::populate_write(here, LEN)?;
+            (there as *mut u8).write_volatile(1);
+            memory::dontneed(there, LEN)?;
+            uffd.register(there, LEN)?;
+            uffd.move_pages(there, here, LEN)?;
+        }
+        Ok(pagemap::scan(there..there + LEN)?.huge_bytes == LEN as u64)
+    };
+    stays_huge().unwrap_or(false)
+}
+
 /// The mapping to use: the requested one if it works here, or for `auto` the best that works. `moves`: moving is known
 /// to work.
 pub(crate) fn choose(wanted: Mapping, moves: bool) -> Result<Mapping, Error> {

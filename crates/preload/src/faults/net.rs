@@ -13,8 +13,6 @@ use crate::memory::access;
 pub const SET_DISPATCH: usize = 59;
 const DISPATCH_OFF: usize = 0;
 pub const DISPATCH_ON: usize = 1;
-/// Linux 6.18: calls from within the range are caught, and no others.
-const DISPATCH_WITHIN: usize = 2;
 
 static_tls! {
     /// The program's own dispatch for this thread: the start and the length of the range whose calls it lets through,
@@ -64,13 +62,12 @@ pub fn forget() {
 }
 
 /// Sets the program's own dispatch of the calling thread, which has the net, or ends it. The arguments are judged as by
-/// the kernel. Returns -1 and sets errno on failure.
+/// kernels before 6.18, which let the calls from a range through. Returns -1 and sets errno on failure.
 pub fn set_theirs(&[_, how, start, len, selector, _]: &[usize; 6]) -> isize {
     let ends_behind = start.checked_add(len).is_some_and(|end| end > start);
     let theirs = match how {
         DISPATCH_OFF if start | len | selector == 0 => (0, (0, 0)),
         DISPATCH_ON if start == 0 || ends_behind => (start, (len, selector | IS_ON)),
-        DISPATCH_WITHIN if ends_behind => (start + len, (len.wrapping_neg(), selector | IS_ON)),
         _ => {
             state::fail(libc::EINVAL);
             return -1;

@@ -72,7 +72,7 @@ struct Wanted<'a> {
     found: Option<Word>,
 }
 
-/// The word for a function that the C library calls by its name.
+/// The word for a function that the C library calls by its name, if it does so through one only.
 pub fn word_for(name: &CStr) -> Option<Word> {
     let mut wanted = Wanted { name, found: None };
     // SAFETY: the callback runs only during this call.
@@ -110,7 +110,8 @@ unsafe extern "C" fn find_word(object: *mut libc::dl_phdr_info, _size: usize, wa
             0 => &[][..],
             _ => std::slice::from_raw_parts(at as *const [usize; 3], len / RELOCATION_BYTES),
         });
-        entries.filter(|entry| entry[1] >> 32 != 0).find(|entry| named(entry)).map(|entry| base + entry[0])
+        let mut words = entries.filter(|entry| entry[1] >> 32 != 0 && named(entry)).map(|entry| base + entry[0]);
+        words.next().filter(|_| words.next().is_none())
     };
     let read_only = of(libc::PT_GNU_RELRO).map_or(0..0, |range| range.start..range.end & !4095);
     wanted.found = addr.map(|addr| Word { addr, is_read_only: read_only.contains(&addr) });

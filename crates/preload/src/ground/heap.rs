@@ -253,11 +253,8 @@ impl Heap {
     }
 
     fn locked<R>(&self, call: impl FnOnce(&mut Dlmalloc<Span>) -> R) -> R {
-        match guard::inside() {
-            // Who holds the private heap must not fault.
-            true => state::on_present_stack(move || self.locked_here(call)),
-            false => self.locked_here(call),
-        }
+        // Who holds a heap must not fault: a thread that forks takes both.
+        state::on_present_stack(move || self.locked_here(call))
     }
 
     fn locked_here<R>(&self, call: impl FnOnce(&mut Dlmalloc<Span>) -> R) -> R {

@@ -17,6 +17,7 @@ use crate::ground::{c_library, guard};
 real!(OPEN_STREAM = c"fopen": fn(*const libc::c_char, *const libc::c_char) -> *mut libc::FILE);
 real!(CLOSE_STREAM = c"fclose": fn(*mut libc::FILE) -> c_int);
 real!(READ_BYTE = c"fgetc": fn(*mut libc::FILE) -> c_int);
+real!(READ_LINE = c"getline": fn(*mut *mut libc::c_char, *mut usize, *mut libc::FILE) -> isize);
 real!(OPEN_FOLDER = c"opendir": fn(*const libc::c_char) -> *mut libc::DIR);
 real!(CLOSE_FOLDER = c"closedir": fn(*mut libc::DIR) -> c_int);
 real!(ATTRIBUTES = c"pthread_getattr_np": fn(libc::pthread_t, *mut libc::pthread_attr_t) -> c_int);
@@ -162,4 +163,18 @@ fn find_sites() {
         }
     }
     FINDS_RESIZED.store(0, Ordering::Relaxed);
+    // The program frees what getline gives it, by its own function.
+    let (mut line, mut len) = (std::ptr::null_mut(), 0);
+    // SAFETY: as above; the line is null, or the C library's block.
+    unsafe {
+        let stream = OPEN_STREAM.get()(c"/proc/self/stat".as_ptr(), c"re".as_ptr());
+        if !stream.is_null() {
+            READ_LINE.get()(&raw mut line, &raw mut len, stream);
+            CLOSE_STREAM.get()(stream);
+        }
+        if ORDINARY.owns(line.cast()) {
+            SITES.iter().for_each(|site| site.store(0, Ordering::Relaxed));
+        }
+        release(line.cast());
+    }
 }

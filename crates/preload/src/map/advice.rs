@@ -80,12 +80,12 @@ fn advise_managed(space: &RawSpace, part: &Range<usize>, advice: c_int) -> Then 
             space.wish(part.start, part.len(), wish);
             Then::Others
         }
-        // The kernel makes huge pages of what is present only.
+        // What comes in comes in huge pages where it can. The kernel may be told to make none itself.
         MADV_COLLAPSE => {
             if part.len() as u64 <= space.memory() / 4 {
                 space.touch(part.start, part.len());
             }
-            Then::All
+            Then::Others
         }
         // The engine keeps managed memory from children itself, and wipes it there. The kernel may have been told to
         // wipe it before it was managed.
@@ -169,7 +169,7 @@ fn advise(start: usize, len: usize, advice: c_int) -> c_int {
         adopt::before_keeping(&range);
     }
     if is_kernels(advice) {
-        return protection::change(&range, || kernel_advise(&(start..start.saturating_add(len)), advice));
+        return protection::change(&range, move || kernel_advise(&(start..start.saturating_add(len)), advice));
     }
     if advice == MADV_GUARD_INSTALL && state::may_manage() {
         adopt::now(); // later, guards would not be told from content

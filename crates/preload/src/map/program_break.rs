@@ -10,6 +10,7 @@ use crate::ground::{guard, state};
 use crate::map::adopt;
 use crate::map::managed::manage;
 use crate::map::mapping::replace;
+use crate::map::ring_places;
 use crate::memory::pages::pages;
 use crate::memory::{known, open_pages};
 
@@ -42,6 +43,7 @@ fn change(wanted: usize, call: impl FnOnce() -> c_int) -> c_int {
     if guard::inside() || !state::may_manage() || wanted == 0 {
         return call();
     }
+    ring_places::make_way(&(old..new));
     let _guard = guard::enter();
     let _held = adopt::hold();
     if new < old {

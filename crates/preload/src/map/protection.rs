@@ -84,7 +84,7 @@ fn protect(addr: *mut c_void, len: usize, access: c_int, key: c_int, call: impl 
 export! {
     fn mprotect(addr: *mut c_void, len: usize, access: c_int) -> c_int {
         // SAFETY: passes the caller's arguments on unchanged.
-        protect(addr, len, access, -1, || unsafe { kernel!(libc::SYS_mprotect, addr, len, access) as c_int })
+        protect(addr, len, access, -1, move || unsafe { kernel!(libc::SYS_mprotect, addr, len, access) as c_int })
     }
 }
 
@@ -94,7 +94,7 @@ export! {
             key_rights::note_keys();
         }
         // SAFETY: passes the caller's arguments on unchanged.
-        let call = || unsafe { kernel!(libc::SYS_pkey_mprotect, addr, len, access, key) as c_int };
+        let call = move || unsafe { kernel!(libc::SYS_pkey_mprotect, addr, len, access, key) as c_int };
         protect(addr, len, access, key, call)
     }
 }

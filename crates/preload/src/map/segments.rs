@@ -9,8 +9,8 @@ use std::ptr::null;
 use crate::ground::export::export;
 use crate::ground::real::{kernel, own};
 use crate::ground::{guard, state};
-use crate::map::adopt;
 use crate::map::mapping::replace;
+use crate::map::{adopt, ring_places};
 use crate::memory::known;
 use crate::memory::pages::{PAGE_BYTES, are_possible, pages};
 
@@ -41,6 +41,7 @@ export! {
         };
         let Some(range) = covered(id, addr, flags) else { return attach(addr, flags) };
         state::as_the_kernel(|| {
+            ring_places::make_way(&range);
             let _guard = guard::enter();
             let _held = adopt::hold();
             // First elsewhere, so that what the kernel refuses leaves what is there.

@@ -121,9 +121,9 @@ impl SwapSpace {
         }
         let reason = self.at(slot).note_failure(trouble, again);
         if let Some(reason) = reason {
+            let name = self.at(slot).name.clone(); // its lock is not held while a message is written
             fatal::say(&format!(
-                "swap {} is failing: {reason}; it is written to no more, and what can be read there goes elsewhere",
-                self.at(slot).name.clone()
+                "swap {name} is failing: {reason}; it is written to no more, and what can be read there goes elsewhere"
             ));
             self.slot_work().evacuate();
         }
@@ -131,10 +131,8 @@ impl SwapSpace {
 
     /// Counts and reports a failed write.
     pub fn write_failed(&self, slot: SlotId, error: io::Error) {
-        fatal::say(&format!(
-            "swap-out to {} failed ({error}): the folio stays in RAM, its slot is not used again",
-            self.at(slot).name.clone()
-        ));
+        let name = self.at(slot).name.clone();
+        fatal::say(&format!("swap-out to {name} failed ({error}): the folio stays in RAM, its slot is not used again"));
         self.note_trouble(slot, &Trouble::Write(error), false);
     }
 
