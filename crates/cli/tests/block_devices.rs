@@ -37,11 +37,16 @@ impl Drop for Loop {
 }
 
 /// A program of several processes, sequential, concurrent and by exec. Each uses more memory than its budget.
-const SEVERAL: &str = "python3 -c \"$1\" && python3 -c \"$1\" | cat && (python3 -c \"$1\" & python3 -c \"$1\"; wait $!) && exec python3 -c \"$1\"";
-const SWEEP: &str = "import mmap; m = mmap.mmap(-1, 40 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+const SEVERAL: &str = "python3 -c \"$1\" && python3 -c \"$1\" | cat && \
+    (python3 -c \"$1\" \"$2/a\" \"$2/b\" & python3 -c \"$1\" \"$2/b\" \"$2/a\"; wait $!) && exec python3 -c \"$1\"";
+/// With two names of files it makes the first, and waits for the second one.
+const SWEEP: &str = "import mmap, os, sys, time; m = mmap.mmap(-1, 40 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 for r in (1, 2):
     for i in range(0, 40 << 20, 4096): m[i] = (i >> 12) * r % 251
     assert all(m[i] == (i >> 12) * r % 251 for i in range(0, 40 << 20, 4096))
+if len(sys.argv) > 2:
+    open(sys.argv[1], 'w').close()
+    while not os.path.exists(sys.argv[2]): time.sleep(0.01)
 print('swept')";
 
 #[test]
@@ -59,7 +64,8 @@ fn the_processes_of_a_program_share_what_only_one_can_have() {
         );
         said
     };
-    let several = ["sh", "-c", SEVERAL, "sh", SWEEP];
+    let folder = scratch.path("").display().to_string();
+    let several = ["sh", "-c", SEVERAL, "sh", SWEEP, &folder];
     let file = scratch.path("disk");
     File::create(&file).and_then(|disk| disk.set_len(512 << 20)).expect("a new file");
     let disk = match Loop::new(&file) {
