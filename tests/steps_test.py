@@ -36,7 +36,9 @@ def inner(folder):
     for step in steps:
         run.step(step, known)
     begun = time.monotonic()
-    run.lanes([[Step("detached in a lane", ["sh", "-c", DETACHED], 20)], [Step(f"slow {n}", ["sleep", "2"], 20) for n in "ab"]], known)
+    slow = [Step(f"slow {n}", ["sleep", "2"], 20) for n in "ab"]
+    lanes = [[Step("detached in a lane", ["sh", "-c", DETACHED], 20)], slow]
+    run.lanes(lanes, known)
     print(f"lanes {len(run.passed_steps)} {time.monotonic() - begun < 5.5}")
     print(f"left {len(descendants())}")
     run.deadline = time.monotonic() + 2

@@ -28,7 +28,8 @@ MODULES = ("virtio_pci", "virtio_blk", "9pnet_virtio", "9p", "overlay", "ext4", 
 PACKERS = {".xz": ("xz", "xz-utils"), ".zst": ("zstd", "zstd")}
 APPLETS = ("sh", "mount", "insmod", "switch_root", "mkdir", "uname")
 SHORT_CASES = (
-    "early_blocks.c", "fork_in_handler.c", "mremap_pages.c", "vmsplice_reuse.c", "signal_masks.c", "mremap_fixed.c", "io_beside_guard.c", "static_data.c",
+    "early_blocks.c", "fork_in_handler.c", "mremap_pages.c", "vmsplice_reuse.c", "signal_masks.c", "mremap_fixed.c",
+    "io_beside_guard.c", "static_data.c",
 )
 # The guest begins nothing after these seconds. Then it has MORE_S for what runs, and for the boot.
 SHORT_S, LONG_S = 90, 1500

@@ -156,11 +156,9 @@ fn the_command_stops_with_its_program_and_continues_it() {
     // Sent to the command alone.
     let until = |file: &str| format!("until [ -e $FOLDER/{file} ]; do sleep 0.05; done");
     let program = format!("touch $FOLDER/begun; {}; touch $FOLDER/over", until("go"));
-    let line = format!(
-        "set -m; $RUN sh -c '{program}' & {}; kill -TSTP $!; {until_stopped}; touch $FOLDER/go; kill -CONT $!; {}; exit 7",
-        until("begun"),
-        until("over"),
-    );
+    let stop = format!("{}; kill -TSTP $!; {until_stopped}", until("begun"));
+    let go_on = format!("touch $FOLDER/go; kill -CONT $!; {}; exit 7", until("over"));
+    let line = format!("set -m; $RUN sh -c '{program}' & {stop}; {go_on}");
     let (status, said) = bash(&scratch, &line);
     assert_eq!(status, Some(7), "{said}");
     assert!(said.contains("Stopped"), "{said}");
