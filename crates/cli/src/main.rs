@@ -36,7 +36,7 @@ fn act() -> Result<u8, Failure> {
     let Some(cli) = command_line::parse()? else { return Ok(0) };
     match cli.command {
         Command::Run(args) => run::run(&args),
-        Command::Bench(command) => folioswap_bench::run(&command),
+        Command::Bench(command) => folioswap_bench::run(&command.0),
         Command::Doctor => Ok(doctor::print()),
         Command::Step(step) => folioswap_bench::step(&step, program::find),
     }

@@ -41,7 +41,7 @@ pub fn in_ram(swap: &[SwapDevice]) -> u64 {
 impl Outside {
     /// Covers all processes of a run with these swap devices, after the run has ended.
     pub fn of_run(counters: &SharedCounters, swap: &[SwapDevice], obstacle: Option<&'static str>) -> Outside {
-        let managed = counters.stats().snapshot().resident_bytes.peak + in_ram(swap);
+        let managed = counters.stats().resident_bytes.peak() + in_ram(swap);
         let has_said = counters.unpaged().next().is_some();
         let found = Outside::new(counters.ended(), resident::peak(true), resident::peak(false), managed, obstacle);
         Outside { has_said, ..found }

@@ -9,7 +9,7 @@ use crate::watch::{Allowed, Watch};
 use crate::{complain, outside, program, stats_text};
 use clap::Args;
 use folioswap::device::KeptDevice;
-use folioswap::{Mapping, RunSettings, SwapDevice};
+use folioswap::{RunSettings, SwapDevice};
 use folioswap_command::args::{BUDGET_AND_SWAP, Folios, Paging, PagingOptions, REPORTS, check_budget};
 use folioswap_command::exit::Failure;
 use folioswap_command::own_executable;
@@ -65,7 +65,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     if args.lock {
         folioswap::check_lock(args.paging.memory)?;
     }
-    let mapping = check_modes(&args.paging.options, args.lock)?;
+    check_modes(&args.paging.options, args.lock)?;
     let preload = preload_library()?;
     let obstacle = program::obstacle(&file);
     if let Some(obstacle) = obstacle {
@@ -79,8 +79,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let settings = RunSettings {
         memory_bytes: args.paging.memory,
         faults: args.paging.options.faults,
-        mapping,
-        moves: mapping == Mapping::Move,
+        mapping: args.paging.options.mapper,
         folio: args.folios.folio,
         swap_in: args.folios.swap_in,
         lock: args.lock,
@@ -124,8 +123,8 @@ fn keep_open(swap: &mut [SwapDevice]) -> Result<Vec<KeptDevice>, Failure> {
     Ok(kept)
 }
 
-/// Checks that faults can be delivered and folios mapped in the requested modes. Returns how they are mapped.
-fn check_modes(options: &PagingOptions, lock: bool) -> Result<Mapping, Failure> {
+/// Checks that faults can be delivered and folios mapped in the requested modes.
+fn check_modes(options: &PagingOptions, lock: bool) -> Result<(), Failure> {
     let builder = folioswap::Arena::builder()
         .memory(folioswap::MIN_MEMORY)
         .device(folioswap::DeviceSpec::Ram { size: 2 << 20 })
@@ -134,7 +133,7 @@ fn check_modes(options: &PagingOptions, lock: bool) -> Result<Mapping, Failure> 
         .locked(lock);
     // Where addresses or locks are limited, a small arena with the same modes fails as the program's own arena would.
     let is_limited = folioswap_sys::memory::address_limit().is_some();
-    let checked = if lock || is_limited { builder.build().map(|arena| arena.mapping()) } else { builder.check() };
+    let checked = if lock || is_limited { builder.build().map(drop) } else { builder.check() };
     checked.map_err(Failure::from)
 }
 

@@ -165,8 +165,7 @@ fn build(settings: RunSettings, stats: Option<&'static SharedCounters>) -> Resul
         managed_bytes = (managed_bytes - ordinary_bytes(&settings)).max(MIN_MEMORY);
     }
     let mut builder = Arena::builder().memory(managed_bytes).faults(settings.faults).mapping(settings.mapping);
-    builder = builder.moves(settings.moves).may_end_soon(true);
-    builder = builder.folio(settings.folio).swap_in(settings.swap_in).locked(settings.lock);
+    builder = builder.folio(settings.folio).swap_in(settings.swap_in).locked(settings.lock).may_end_soon(true);
     if let Some(path) = settings.topology {
         builder = builder.topology(Topology::from_file(&path)?);
     }

@@ -69,7 +69,6 @@ pub struct ArenaBuilder {
     topology: Option<Topology>,
     faults: FaultMode,
     mapping: Mapping,
-    moves: bool,
     may_end_soon: bool,
     folio: FolioSize,
     swap_in: SwapIn,
@@ -124,14 +123,6 @@ impl ArenaBuilder {
     #[must_use]
     pub fn mapping(mut self, mapping: Mapping) -> Self {
         self.mapping = mapping;
-        self
-    }
-
-    /// Whether it is known that [`Mapping::Move`] works, so that it need not be tested.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn moves(mut self, known: bool) -> Self {
-        self.moves = known;
         self
     }
 
@@ -241,7 +232,7 @@ impl ArenaBuilder {
     }
 
     fn choose_mapping(&self) -> Result<Mapping, Error> {
-        let mapping = selftest::choose(self.mapping, self.moves)?;
+        let mapping = selftest::choose(self.mapping)?;
         if self.locked && mapping == Mapping::Copy {
             let reason = selftest::self_test().moves.err();
             return Err(Error::LockNeedsMove(reason.unwrap_or_else(|| "the copy mapper was asked for".into())));
@@ -259,14 +250,17 @@ impl ArenaBuilder {
     }
 
     /// Checks in a tenth of the time of [`ArenaBuilder::build`] that it would succeed, but for swap devices and limits
-    /// of addresses. Returns how it would map folios.
+    /// of addresses.
     ///
     /// # Errors
     /// As [`ArenaBuilder::build`].
-    pub fn check(&self) -> Result<Mapping, Error> {
+    pub fn check(&self) -> Result<(), Error> {
         self.check_budget()?;
         setup::try_userfaultfd(self.faults)?;
-        self.choose_mapping()
+        if self.mapping == Mapping::Move {
+            self.choose_mapping()?;
+        }
+        Ok(())
     }
 
     fn swap_space(&mut self, devices: Vec<Opened>, ram: &Ram, stats: &Arc<StatsHome>) -> SwapSpace {
@@ -346,7 +340,6 @@ impl Arena {
             topology: None,
             faults: FaultMode::Auto,
             mapping: Mapping::Auto,
-            moves: false,
             may_end_soon: false,
             folio: FolioSize::Auto,
             swap_in: SwapIn::default(),

@@ -25,8 +25,6 @@ pub struct RunSettings {
     pub faults: FaultMode,
     /// How folios are mapped.
     pub mapping: Mapping,
-    /// Whether the command has found that moving works here.
-    pub moves: bool,
     /// The size of folios.
     pub folio: FolioSize,
     /// When a folio is read back in one piece.
@@ -56,9 +54,6 @@ impl RunSettings {
         put(&mut text, "memory", self.memory_bytes);
         put(&mut text, "faults", self.faults);
         put(&mut text, "mapper", self.mapping);
-        if self.moves {
-            put(&mut text, "moves", "yes");
-        }
         put(&mut text, "folio", self.folio);
         put(&mut text, "swap-in", self.swap_in);
         if self.lock {
@@ -106,7 +101,6 @@ impl RunSettings {
             memory_bytes: 0,
             faults: FaultMode::default(),
             mapping: Mapping::default(),
-            moves: false,
             folio: FolioSize::Auto,
             swap_in: SwapIn::default(),
             lock: false,
@@ -134,7 +128,6 @@ impl RunSettings {
             b"memory" => self.memory_bytes = parse_size(text()?).map_err(|error| error.to_string())?,
             b"faults" => self.faults = parsed(text()?)?,
             b"mapper" => self.mapping = parsed(text()?)?,
-            b"moves" => self.moves = text()? == "yes",
             b"folio" => self.folio = parsed(text()?)?,
             b"swap-in" => self.swap_in = parsed(text()?)?,
             b"lock" => self.lock = text()? == "yes",
@@ -236,7 +229,6 @@ mod tests {
             memory_bytes: 512 << 20,
             faults: FaultMode::Direct,
             mapping: Mapping::Copy,
-            moves: true,
             folio: "64K".parse().unwrap(),
             swap_in: SwapIn::Madvise,
             lock: true,
@@ -253,7 +245,7 @@ mod tests {
                 "zram:8M,algo=zstd".parse().unwrap(),
             ],
         };
-        let text = b"memory=536870912;faults=direct;mapper=copy;moves=yes;folio=64K;swap-in=madvise;lock=yes;eager=yes;own-calls=137438953476096;\
+        let text = b"memory=536870912;faults=direct;mapper=copy;folio=64K;swap-in=madvise;lock=yes;eager=yes;own-calls=137438953476096;\
             stats=0000000000000000000000000000001f:/proc/7/fd/3;topology=/t;swap=ram:4097;prio=7;node=1;swap=/x%3By%3D1%25\xff:9;force=yes;shared=7:8:/proc/9/fd/3;\
             swap=zram:8388608;algo=zstd";
         assert_eq!(settings.encode().as_bytes(), text);

@@ -33,7 +33,9 @@ pub(crate) struct FileDevice {
 impl FileDevice {
     /// Makes an unlinked file in `directory`.
     pub fn unlinked_in(directory: &Path, limit: Option<u64>) -> Result<Self, Error> {
-        Self::made_in(directory, directory, limit, hidden)
+        let device = Self::made_in(directory, directory, limit, hidden)?;
+        device.probe()?;
+        Ok(device)
     }
 
     /// Makes an unlinked file in `directory` for the device `path`.
@@ -52,15 +54,14 @@ impl FileDevice {
         });
         let fd = keep(path, fd)?;
         let limit = limit.into_iter().chain(ends_at).min();
-        let device = FileDevice { fd, path: path.into(), limit, fixed: false, on_first_use: None.into() };
-        device.probe()?; // that is no use yet
-        Ok(FileDevice { on_first_use: note.into(), ..device })
+        Ok(FileDevice { fd, path: path.into(), limit, fixed: false, on_first_use: note.into() })
     }
 
     /// Opens a block device, or makes an unlinked file next to `path`, where nothing may exist yet. A block device that
     /// holds something is refused unless `force` allows overwriting it.
     pub fn open(path: &Path, limit: Option<u64>, force: bool) -> Result<Self, Error> {
         let device = Self::unreserved(path, limit, force, hidden)?;
+        device.probe()?;
         if let Some(limit) = limit {
             // The user asked for this size: report a lack of space now rather than while the program runs.
             device
@@ -70,12 +71,19 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// Checks that [`FileDevice::open`] would succeed. Takes no space.
+    /// Checks that [`FileDevice::open`] would succeed, but for quotas. Takes no space: the journal of a file system can
+    /// take milliseconds for that.
     pub fn check(path: &Path, limit: Option<u64>, force: bool) -> Result<(), Error> {
         let device = Self::unreserved(path, limit, force, for_now)?;
-        match (limit, direct_io::free_bytes(directory_of(path))) {
-            (Some(limit), Ok(free)) if !device.fixed && limit > free => {
-                Err(too_small(path, format!("{} are wanted, but the disk has only {} free", Bytes(limit), Bytes(free))))
+        if device.fixed { Ok(()) } else { Self::check_room(path, directory_of(path), limit) }
+    }
+
+    fn check_room(path: &Path, directory: &Path, limit: Option<u64>) -> Result<(), Error> {
+        let wanted = limit.unwrap_or(Order::HUGE.bytes() as u64);
+        match direct_io::free_bytes(directory) {
+            Ok(free) if wanted > free => {
+                let (wanted, free) = (Bytes(wanted), Bytes(free));
+                Err(too_small(path, format!("{wanted} are wanted, but the disk has only {free} free")))
             }
             _ => Ok(()),
         }
@@ -83,7 +91,8 @@ impl FileDevice {
 
     /// Checks that a file could be made in `directory`.
     pub fn check_directory(directory: &Path) -> Result<(), Error> {
-        Self::made_in(directory, directory, None, for_now).map(drop)
+        Self::made_in(directory, directory, None, for_now)?;
+        Self::check_room(directory, directory, None)
     }
 
     fn unreserved(path: &Path, limit: Option<u64>, force: bool, keep: Keep) -> Result<Self, Error> {
@@ -116,9 +125,13 @@ impl FileDevice {
         }
     }
 
-    /// Checks that there is space for at least one folio.
+    /// Takes the space for one folio, so that a device without any is refused at once.
     fn probe(&self) -> Result<(), Error> {
-        self.reserve(0, Order::HUGE.bytes() as u64)
+        if self.fixed {
+            return Ok(());
+        }
+        self.fd
+            .with(|fd| direct_io::preallocate(fd, 0, Order::HUGE.bytes() as u64))
             .map_err(|error| too_small(&self.path, format!("no room for one folio: {error}")))
     }
 }

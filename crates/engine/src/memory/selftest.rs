@@ -96,16 +96,12 @@ pub(crate) fn drops_tables(uffd: &Userfaultfd) -> bool {
     stays_huge().unwrap_or(false)
 }
 
-/// The mapping to use: the requested one if it works here, or for `auto` the best that works. `moves`: moving is known
-/// to work.
-pub(crate) fn choose(wanted: Mapping, moves: bool) -> Result<Mapping, Error> {
-    match wanted {
-        Mapping::Copy => return Ok(Mapping::Copy),
-        Mapping::Auto | Mapping::Move if moves => return Ok(Mapping::Move),
-        Mapping::Auto | Mapping::Move => {}
+/// The mapping to use: the requested one if it works here, or for `auto` the best that works.
+pub(crate) fn choose(wanted: Mapping) -> Result<Mapping, Error> {
+    if wanted == Mapping::Copy {
+        return Ok(Mapping::Copy);
     }
-    let found = self_test();
-    match (wanted, found.moves) {
+    match (wanted, self_test().moves) {
         (_, Ok(())) => Ok(Mapping::Move),
         (Mapping::Move, Err(reason)) => Err(Error::NoMove(reason)),
         (Mapping::Auto | Mapping::Copy, Err(_)) => Ok(Mapping::Copy),
