@@ -28,12 +28,16 @@ pub struct Forking<'a> {
 
 impl Arena {
     /// To be called before fork, in the thread that forks: the arena's threads rest, and children get its memory. The
-    /// calling thread has blocked all signals, and touches little: what it touches must come in.
+    /// calling thread has blocked all signals, and touches little: what it touches must come in. `lock` takes locks of
+    /// the caller's, while the faults of their holders do not wait yet, but no thread changes what is managed any more.
     #[must_use]
-    pub fn prepare_fork(&self) -> Forking<'_> {
+    pub fn prepare_fork<L>(&self, lock: impl FnOnce() -> L) -> (Forking<'_>, L) {
+        let engine = &self.running.engine;
+        let unchanged = fork::keep_unchanged(engine);
+        let locks = lock();
         let threads = self.running.crew.threads();
-        let resting = fork::rest(&self.running.engine);
-        Forking { running: &self.running, resting, threads, holds: self.running.raw.pause_holds() }
+        let resting = fork::rest(engine, unchanged);
+        (Forking { running: &self.running, resting, threads, holds: self.running.raw.pause_holds() }, locks)
     }
 }
 
