@@ -1,6 +1,5 @@
 // EXPECT: exit 0, last line "ok"
 // BUDGETS: 24M
-// LIMIT_S: 60
 /* Coroutines on stacks of the program's map, unmap and allocate, while another thread forks. The part of their stack
  * that such a call needs is not in RAM, from each depth on, so some fault while they hold what a fork waits for. */
 #define _GNU_SOURCE
