@@ -12,7 +12,7 @@ mod stats;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use ::folioswap::{Advice, Arena, ArenaHeap, FaultMode, FolioSize, RawSpace, SwapDevice, Wish, parse_memory};
+use ::folioswap::{Advice, Arena, ArenaHeap, FaultMode, FolioSize, RawSpace, SwapDevice, parse_memory};
 
 pub use heap::*;
 use message::{fail, failed};
@@ -209,14 +209,9 @@ pub unsafe extern "C" fn folioswap_advise(
         return invalid(format_args!("{len} bytes at {addr:p} are not memory of this pool")) as c_int;
     }
     match advice {
-        Advice::Normal => {}
-        Advice::WillNeed | Advice::Sequential => pool.space.will_need(start, len),
-        Advice::Random => pool.space.keep(start, len),
-        Advice::Cold => pool.space.cold(start, len),
-        Advice::HugePage => pool.space.wish(start, len, Wish::Whole),
-        Advice::NoHugePage => pool.space.wish(start, len, Wish::Pages),
         // SAFETY: memory of this pool, on whose content nobody relies (the caller's promise).
         Advice::DontNeed => unsafe { pool.space.discard(start, len) },
+        other => pool.space.advise(start, len, other),
     }
     folioswap_error::FOLIOSWAP_OK as c_int
 }

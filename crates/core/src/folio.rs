@@ -195,8 +195,6 @@ pub struct Entry {
     order: Order,
     /// Not to be reclaimed: no folio of the block leaves RAM.
     pub pinned: bool,
-    /// Small pages were mapped here since the page table was last cleared.
-    pub small_table: bool,
     /// The arena's eviction count when a folio of the block last left RAM.
     pub left_at: u32,
     /// The order that its folios must have, if not the arena's choice.
@@ -220,7 +218,6 @@ impl Entry {
         Entry {
             order: Order::HUGE,
             pinned: false,
-            small_table: false,
             left_at: 0,
             fixed_order: None,
             wish: Wish::None,
@@ -653,14 +650,12 @@ impl<'t> Locked<'t> {
 
     /// Takes what the entry says of the block. The block is empty afterwards.
     pub fn take(&mut self) -> Entry {
-        let small_table = self.small_table;
-        std::mem::replace(&mut **self, Entry { small_table, ..Entry::new() })
+        std::mem::replace(&mut **self, Entry::new())
     }
 
     /// Puts what was taken from another block into an empty one.
     pub fn put(&mut self, block: Entry) {
-        let small_table = self.small_table;
-        **self = Entry { small_table, sealed: self.sealed.take(), ..block };
+        **self = Entry { sealed: self.sealed.take(), ..block };
     }
 }
 

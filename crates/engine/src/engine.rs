@@ -13,13 +13,13 @@ use folioswap_core::{BlockId, Order, Taken};
 use folioswap_sys::clock::Clock;
 use folioswap_sys::descendants::Descendants;
 use folioswap_sys::pagemap::Scan;
-use folioswap_sys::signals;
+use folioswap_sys::signals::{self, Blocked};
 use folioswap_sys::uffd::Userfaultfd;
 
 use crate::block::Parts;
 use crate::config::error::Error;
 use crate::process::lifecycle::Lifecycle;
-use crate::process::wakeup::Gate;
+use crate::process::wakeup::{Gate, Pass};
 use crate::state::compactor::Compactor;
 use crate::state::policy::Policy;
 use crate::swap::info;
@@ -44,6 +44,12 @@ pub(crate) struct Engine {
     compactor: Compactor,
     lifecycle: Lifecycle,
     clock: Clock,
+}
+
+/// Held while a thread of the program is inside the gate. Signals are delivered once it has left.
+pub(crate) struct Inside<'e> {
+    _pass: Pass<'e>,
+    _blocked: Blocked,
 }
 
 impl Deref for Engine {
@@ -93,6 +99,13 @@ impl Engine {
         self.lifecycle.gate()
     }
 
+    /// Enters the gate with signals blocked, for a thread of the program: a signal handler might touch managed memory,
+    /// and wait for what this thread holds.
+    pub fn enter(&self) -> Inside<'_> {
+        let blocked = signals::block_all();
+        Inside { _pass: self.gate().enter(signals::thread_id()), _blocked: blocked }
+    }
+
     /// Whether the arena is stopping.
     pub fn stopping(&self) -> bool {
         self.lifecycle.stopping()
@@ -110,16 +123,14 @@ impl Engine {
         mut visit: impl FnMut(BlockId) -> Result<(), E>,
     ) -> Result<bool, E> {
         let blocks = {
-            let _blocked = signals::block_all();
-            let _pass = self.gate().enter(signals::thread_id());
+            let _inside = self.enter();
             self.table().in_use()
         };
         for block in blocks.into_iter().flatten().map(BlockId::from_index).filter(|&block| self.table().has(block)) {
             if is_over() {
                 return Ok(false);
             }
-            let _blocked = signals::block_all(); // a signal handler might touch this block
-            let _pass = self.gate().enter(signals::thread_id());
+            let _inside = self.enter();
             visit(block)?;
         }
         Ok(true)

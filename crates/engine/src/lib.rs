@@ -64,7 +64,7 @@ pub use device::{Codec, DeviceSpec, MemoryUse, SwapDevice, SwapDeviceError};
 pub use fault::monitor::works_for;
 pub use folioswap_core::{
     DeviceIo, DeviceTransfers, HistogramSnapshot, NodeId, Order, Priority, ProcessMemory, RangeSet, Stats,
-    StatsSnapshot, Wish,
+    StatsSnapshot,
 };
 pub use manage::remap::Relocation;
 pub use memory::mlock::check_lock;

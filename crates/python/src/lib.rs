@@ -10,7 +10,7 @@ mod transfer;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use folioswap::{Advice, Arena, ArenaHeap, FaultMode, FolioSize, SwapDevice, Wish, parse_memory, parse_size};
+use folioswap::{Advice, Arena, ArenaHeap, FaultMode, FolioSize, SwapDevice, parse_memory, parse_size};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -101,14 +101,7 @@ impl PyArena {
             return Err(PyValueError::new_err("this array is not in this pool"));
         }
         let space = self.arena.raw();
-        py.detach(|| match advice {
-            Advice::WillNeed | Advice::Sequential => space.will_need(start, len),
-            Advice::Random => space.keep(start, len),
-            Advice::Cold => space.cold(start, len),
-            Advice::HugePage => space.wish(start, len, Wish::Whole),
-            Advice::NoHugePage => space.wish(start, len, Wish::Pages),
-            Advice::Normal | Advice::DontNeed => {}
-        });
+        py.detach(|| space.advise(start, len, advice));
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use folioswap_core::{BlockId, List, State};
+use folioswap_core::{BlockId, List, State, Wish};
 use folioswap_sys::signals;
 
 use crate::engine::Engine;
@@ -37,8 +37,23 @@ const BLOCKS_AT_ONCE: usize = 64;
 /// Blocks per readahead window when a whole range is requested.
 const WINDOW: usize = 8;
 
+/// Blocks whose wish is noted in one go.
+const WISHES: usize = 64;
+
+/// Follows advice that changes no content.
+pub(crate) fn follow(engine: &Engine, blocks: Range<usize>, advice: Advice) {
+    match advice {
+        Advice::Normal | Advice::DontNeed => {}
+        Advice::WillNeed | Advice::Sequential => will_need(engine, blocks),
+        Advice::Random => keep(engine, blocks),
+        Advice::Cold => cold(engine, blocks),
+        Advice::HugePage => wish(engine, blocks, Wish::Whole),
+        Advice::NoHugePage => wish(engine, blocks, Wish::Pages),
+    }
+}
+
 /// Queues a range to be read in the background.
-pub(crate) fn will_need(engine: &Engine, blocks: Range<usize>) {
+fn will_need(engine: &Engine, blocks: Range<usize>) {
     let _blocked = signals::block_all(); // a handler's fault might queue a window too
     // Reading more than the frames that can be spared would only evict what was just read.
     let end = blocks.end.min(blocks.start + engine.ram().budget_blocks() / 2);
@@ -66,6 +81,40 @@ pub(crate) fn cold(engine: &Engine, blocks: Range<usize>) {
     engine.ram().reclaim_wanted().signal(); // what works for swap is needed now
 }
 
+/// Makes the resident part of a range the last to leave RAM.
+fn keep(engine: &Engine, blocks: Range<usize>) {
+    {
+        let _inside = engine.enter(); // a signal handler might fault and follow a stream
+        engine.policy().forget_streams(BlockId::from_index(blocks.start)..BlockId::from_index(blocks.end));
+    }
+    each_block_of(engine, blocks, |id| {
+        let Some(block) = engine.try_lock(id).filter(|block| !block.pinned) else { return };
+        for index in 0..block.nr_folios() {
+            if let State::Resident(frame) = block.state(index) {
+                engine.ram().put(frame, List::Active);
+            }
+        }
+    });
+}
+
+/// Sets whether blocks come back in one piece, where the arena's policy leaves that open. A wish that makes no
+/// difference is noted for blocks only that were touched.
+fn wish(engine: &Engine, mut blocks: Range<usize>, wish: Wish) {
+    let policy = engine.policy().swap_in();
+    let differs = policy.allows_whole(wish) != policy.allows_whole(Wish::None);
+    while !blocks.is_empty() {
+        if !differs && let Some((end, _)) = engine.table().untouched(blocks.clone()) {
+            blocks.start = end;
+            continue;
+        }
+        let some = blocks.start..blocks.end.min(blocks.start + WISHES);
+        let _inside = engine.enter();
+        engine.table().ensure(some.clone());
+        some.clone().for_each(|block| engine.lock(BlockId::from_index(block)).wish = wish);
+        blocks.start = some.end;
+    }
+}
+
 /// Calls `work` for each block of a range that has content, for a thread of the program. Signals and the fork gate
 /// are blocked for one such block at a time, or [`BLOCKS_AT_ONCE`] others, so that a handler that touches the range,
 /// or a fork, need not wait for all of it.
@@ -78,8 +127,7 @@ pub(crate) fn each_block_of(engine: &Engine, blocks: Range<usize>, mut work: imp
             next = end;
             continue;
         }
-        let _blocked = signals::block_all();
-        let _pass = engine.gate().enter(signals::thread_id());
+        let _inside = engine.enter();
         let looks = (next..blocks.end.min(next + BLOCKS_AT_ONCE)).map(BlockId::from_index);
         next = blocks.end.min(next + BLOCKS_AT_ONCE);
         for id in looks {
@@ -90,11 +138,4 @@ pub(crate) fn each_block_of(engine: &Engine, blocks: Range<usize>, mut work: imp
             }
         }
     }
-}
-
-/// Discards the content of whole blocks, which then read as zero.
-pub(crate) fn drop_range(engine: &Engine, blocks: Range<usize>) {
-    each_block_of(engine, blocks, |block| {
-        engine.lock(block).drop_block();
-    });
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use folioswap_sys::uffd::EventFd;
-use folioswap_sys::{clock, futex, own_table, signals, uring};
+use folioswap_sys::{clock, futex, own_table, uring};
 
 use crate::arena::background;
 use crate::compact::compactd;
@@ -167,8 +167,7 @@ impl Crew {
         self.add(started);
         self.compress();
         // Inside the gate: a child that is forked meanwhile would wait for the end of it for ever.
-        let _blocked = signals::block_all();
-        let _pass = engine.gate().enter(signals::thread_id());
+        let _inside = engine.enter();
         clock::calibrate();
     }
 

@@ -3,15 +3,14 @@
 //! A child often does nothing but start a program. So only what every child needs is made at once: a userfaultfd, swap
 //! of its own, and the threads that every arena has at first ([`super::crew`]).
 
-use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
-use folioswap_core::BlockId;
 use folioswap_sys::hidden_numbers;
 use folioswap_sys::uffd::Delivery;
 
 use super::{Arena, Running};
+use crate::arena::holds::HoldCounts;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::device;
@@ -23,17 +22,21 @@ pub struct Forking<'a> {
     running: &'a Arc<Running>,
     resting: Resting<'a>,
     threads: MutexGuard<'a, Vec<Thread>>,
-    holds: MutexGuard<'a, HashMap<BlockId, u32>>,
+    holds: MutexGuard<'a, HoldCounts>,
 }
 
 impl Arena {
     /// To be called before fork, in the thread that forks: the arena's threads rest, and children get its memory. The
-    /// calling thread has blocked all signals, and touches little: what it touches must come in.
+    /// calling thread has blocked all signals, and touches little: what it touches must come in. `lock` takes locks of
+    /// the caller's, while the faults of their holders do not wait yet, but no thread changes what is managed any more.
     #[must_use]
-    pub fn prepare_fork(&self) -> Forking<'_> {
+    pub fn prepare_fork<L>(&self, lock: impl FnOnce() -> L) -> (Forking<'_>, L) {
+        let engine = &self.running.engine;
+        let unchanged = fork::keep_unchanged(engine);
+        let locks = lock();
         let threads = self.running.crew.threads();
-        let resting = fork::rest(&self.running.engine);
-        Forking { running: &self.running, resting, threads, holds: self.running.raw.pause_holds() }
+        let resting = fork::rest(engine, unchanged);
+        (Forking { running: &self.running, resting, threads, holds: self.running.raw.holds().pause() }, locks)
     }
 }
 
@@ -74,7 +77,8 @@ impl Forking<'_> {
         };
         resting.go_on_in_child(delivery).map_err(Error::system("going on in a forked child"))?;
         running.crew.begin_in_child(threads, || {
-            running.raw.unpin_all(held); // other threads held them
+            let holds = running.raw.holds();
+            held.into_iter().for_each(|block| holds.unpin(&running.engine, block)); // other threads held them
             running.open_own_swap()
         })
     }

@@ -79,7 +79,7 @@ unsafe extern "C" fn before() {
     let (arenas, heaps): (&'static [Arena], &'static [Arc<Inner>]) =
         unsafe { (&*std::ptr::from_ref(&*kept.0), &*std::ptr::from_ref(&*kept.1)) };
     let heaps = heaps.iter().map(|heap| heap.hold()).collect();
-    let forking = arenas.iter().map(Arena::prepare_fork).collect();
+    let forking = arenas.iter().map(|arena| arena.prepare_fork(|| ()).0).collect();
     FORK.set(Some(ManuallyDrop::new(Fork { forking, heaps, listed: (inherited, listed), kept, blocked })));
 }
 

@@ -4,13 +4,16 @@ pub(crate) mod advice;
 mod background;
 pub(crate) mod by_address;
 mod crew;
+mod discard;
 pub(crate) mod doctor;
 pub(crate) mod fork;
 pub(crate) mod heap;
+mod holds;
 mod inherit;
 pub(crate) mod region;
 pub(crate) mod run_settings;
 mod setup;
+mod touch;
 pub(crate) mod tuning;
 pub(crate) mod usage;
 
@@ -415,13 +418,11 @@ impl Arena {
             return Err(Error::BudgetTooLarge(bytes));
         }
         {
-            let _blocked = signals::block_all(); // a handler's fault might lock a zone
-            let _pass = engine.gate().enter(signals::thread_id());
+            let _inside = engine.enter(); // a handler's fault might lock a zone
             ram.set_budget(bytes)?;
         }
         let excess = || {
-            let _blocked = signals::block_all();
-            let _pass = engine.gate().enter(signals::thread_id());
+            let _inside = engine.enter();
             ram.zones().counts().excess
         };
         let begun = Instant::now();
@@ -452,8 +453,7 @@ impl Arena {
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.running.flush_slots();
-        let _blocked = signals::block_all();
-        let _pass = self.running.engine.gate().enter(signals::thread_id());
+        let _inside = self.running.engine.enter();
         info::all(self.running.engine.swap().devices())
     }
 
@@ -539,8 +539,7 @@ impl Arena {
     /// Bytes in use by the engine's own records: folio table, zones, and slot records.
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {
-        let _blocked = signals::block_all();
-        let _pass = self.running.engine.gate().enter(signals::thread_id());
+        let _inside = self.running.engine.enter();
         self.running.engine.metadata_bytes()
     }
 }

@@ -3,8 +3,6 @@
 use std::marker::PhantomData;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 
-use folioswap_core::Wish;
-
 use crate::arena::Arena;
 use crate::arena::advice::Advice;
 use crate::arena::by_address::RawSpace;
@@ -62,14 +60,9 @@ impl Region {
         assert!(start <= end && end <= self.len, "{start}..{end} is not in a region of {} bytes", self.len);
         let (addr, len) = (self.addr + start, end - start);
         match advice {
-            Advice::Normal => {}
-            Advice::WillNeed | Advice::Sequential => self.space.will_need(addr, len),
-            Advice::Random => self.space.keep(addr, len),
-            Advice::Cold => self.space.cold(addr, len),
-            Advice::HugePage => self.space.wish(addr, len, Wish::Whole),
-            Advice::NoHugePage => self.space.wish(addr, len, Wish::Pages),
             // SAFETY: the range lies in this region, which is borrowed mutably.
             Advice::DontNeed => unsafe { self.space.discard(addr, len) },
+            other => self.space.advise(addr, len, other),
         }
     }
 }

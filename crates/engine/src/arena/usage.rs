@@ -1,7 +1,6 @@
 //! Where an arena's memory is at one moment, for faces that show it to people.
 
 use folioswap_core::PAGE_SIZE;
-use folioswap_sys::signals;
 
 use crate::arena::Arena;
 
@@ -23,8 +22,7 @@ impl Arena {
     #[must_use]
     pub fn usage(&self) -> Usage {
         let swapped_bytes = self.devices().iter().map(|device| device.used_bytes).sum();
-        let _blocked = signals::block_all();
-        let _pass = self.running.engine.gate().enter(signals::thread_id());
+        let _inside = self.running.engine.enter();
         let counts = self.running.engine.ram().zones().counts();
         let standby = counts.lists.clean + counts.lists.laundry;
         let bytes = |frames: usize| (frames * PAGE_SIZE) as u64;

@@ -105,7 +105,6 @@ impl<'p> Block<'p> {
             self.ram().frames().at_home_mut(self, 0).copy_from_slice(&content);
         }
         self.split_to(order);
-        self.small_table = true;
     }
 
     /// Makes the folios of a block so small that each is sealed as a whole or not at all.

@@ -12,7 +12,7 @@
 use std::io;
 use std::ops::Range;
 
-use folioswap_core::{FrameId, List, Memory, Order, PAGE_SIZE, PIECE, Phase, State};
+use folioswap_core::{FrameId, List, Order, PAGE_SIZE, PIECE, Phase, State};
 use folioswap_sys::uffd::MoveError;
 
 use super::Block;
@@ -29,41 +29,22 @@ impl Block<'_> {
 
     /// Maps a folio from its home to its address, and puts it on `list`.
     pub fn map(&mut self, index: usize, frame: FrameId, list: List) {
-        self.clear_table();
         self.end_lost(self.pages_of(index));
         let (addr, home, len) = self.places(index, frame);
         // SAFETY: the folio's place and its frames' home; the block is locked.
         patiently("mapped", || unsafe { self.ram().mapper().map(addr, home, len) });
-        // A whole folio may consist of small pages, if the kernel had no huge page.
-        self.small_table |= self.order() < Order::HUGE || self.ram().zone(frame).memory(frame) != Memory::Huge;
         self.note_mapped(index, frame, list);
     }
 
     /// Maps a whole block like [`Block::map`], but with fresh, zeroed memory instead of the content at home.
     pub fn map_fresh(&mut self, frame: FrameId, list: List, watch: &mut Stopwatch<'_>) {
-        self.clear_table();
         let (addr, home, _) = self.places(0, frame);
         // SAFETY: the folio's place and its frames' home; the block is locked.
         if !patiently("made", || unsafe { self.ram().mapper().map_fresh(addr, home) }) {
             self.ram().note_small(frame);
-            self.small_table = true;
         }
         watch.lap(Phase::Frame); // allocating and clearing the page takes all but a microsecond
         self.note_mapped(0, frame, list);
-    }
-
-    /// Moving a huge page to addresses that have a page table of small pages would split it, so the table is dropped
-    /// first. Before Linux 6.14 the table stays, and the huge page is split.
-    fn clear_table(&mut self) {
-        if self.order() == Order::HUGE && self.small_table {
-            let addr = self.table().block_addr(self.id());
-            // SAFETY: the caller has locked the block. Nothing of it is mapped, because its only folio is just being
-            // brought in.
-            if let Err(error) = unsafe { self.ram().mapper().discard(addr, Order::HUGE.bytes()) } {
-                fatal::say(&format!("a block's page table could not be cleared: {error}"));
-            }
-            self.small_table = false;
-        }
     }
 
     /// Notes that a folio is mapped, and puts it on `list`.
@@ -132,10 +113,7 @@ impl Block<'_> {
             }
             // SAFETY: a page of this locked block at which nothing is present, though its folio is mapped.
             match unsafe { self.ram().mapper().fill(addr, PAGE_SIZE) } {
-                Ok(()) => {
-                    self.small_table = true;
-                    has_filled = true;
-                }
+                Ok(()) => has_filled = true,
                 Err(MoveError::Present) => {} // the kernel has swapped it out
                 Err(_) => return false,       // it is another mapping now
             }
@@ -245,7 +223,6 @@ impl Block<'_> {
     /// Zeroes pages of a mapped folio whatever their protection: they go, as the kernel lets them go, and others come.
     pub fn zero_mapped(&mut self, pages: Range<usize>) {
         let (addr, len) = (self.table().addr(self.id().page(pages.start)), pages.len() * PAGE_SIZE);
-        self.small_table = true;
         // SAFETY: mapped pages of this locked block, whose content nobody needs. A thread that touches them waits.
         if let Err(error) = unsafe { self.ram().mapper().discard(addr, len) } {
             fatal::die(&format!("locked memory cannot be dropped: {error}"));
@@ -294,7 +271,6 @@ impl Block<'_> {
             return Ok(());
         }
         self.parts.faults().lost().note(self.id(), self.pages_of(index));
-        self.small_table = true;
         for page in self.pages_of(index) {
             let addr = self.table().addr(self.id().page(page));
             // SAFETY: a page of this locked block. It is swapped out, so nothing is mapped there, and the program shall

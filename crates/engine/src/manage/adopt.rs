@@ -121,7 +121,6 @@ fn give_frames(engine: &Engine, block: &mut Block<'_>, page: usize, is_filled: &
         Order::HUGE => empty_pageblock(engine, block, taken),
         _ => empty_homes(engine, taken, order),
     };
-    block.small_table |= order < Order::HUGE || engine.ram().zone(frame).memory(frame) != Memory::Huge;
     block.note_mapped(block.index_of(page), frame, List::Inactive);
     true
 }

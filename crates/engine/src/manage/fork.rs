@@ -32,16 +32,22 @@ const UNMAPPED: i32 = libc::ENOMEM;
 /// The engine at rest, for a fork.
 pub(crate) struct Resting<'e> {
     engine: &'e Engine,
-    /// Keeps other threads from changing devices and what is managed.
-    _changing: [MutexGuard<'e, ()>; 2],
+    _unchanged: Unchanged<'e>,
     managed: Vec<Range<usize>>,
     tie: Option<Tie>,
     fork: u64,
 }
 
+/// Other threads do not change devices and what is managed.
+pub(crate) struct Unchanged<'e>(#[expect(dead_code, reason = "held")] [MutexGuard<'e, ()>; 2]);
+
+/// Keeps other threads from changing these.
+pub(crate) fn keep_unchanged(engine: &Engine) -> Unchanged<'_> {
+    Unchanged([engine.swap().devices().changing(), engine.table().changing()])
+}
+
 /// Brings the engine to rest. The calling thread is the one that forks; its own faults are still resolved.
-pub(crate) fn rest(engine: &Engine) -> Resting<'_> {
-    let changing = [engine.swap().devices().changing(), engine.table().changing()];
+pub(crate) fn rest<'e>(engine: &'e Engine, unchanged: Unchanged<'e>) -> Resting<'e> {
     engine.gate().close(signals::thread_id());
     engine.uffd().wake_late(true); // else this thread might go on before a monitor has let go of its locks
     engine.reclaim().transfers().wait();
@@ -54,7 +60,7 @@ pub(crate) fn rest(engine: &Engine) -> Resting<'_> {
     }
     let managed: Vec<_> =
         engine.table().in_use().into_iter().flat_map(|blocks| pages::managed_in(engine, blocks)).collect();
-    let resting = Resting { engine, _changing: changing, managed, tie, fork };
+    let resting = Resting { engine, _unchanged: unchanged, managed, tie, fork };
     let refused = resting.each_range(memory::dofork);
     if let Some(error) = refused {
         fatal::say(&format!("a child will lack a part of its memory: {error}"));

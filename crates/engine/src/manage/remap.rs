@@ -271,7 +271,6 @@ fn lower(engine: &Engine, lifted: Lifted, distance: isize, more: usize) {
                 let addr = at(engine.table().block_addr(id));
                 let mut block = lock_target(engine, BlockId::from_index(addr / BLOCK_BYTES));
                 block.put(*content);
-                block.small_table = true;
                 (0..block.nr_folios()).for_each(|index| put_on_list(engine, &block, index));
             }
             Entries::Pages(pages) => {
@@ -341,7 +340,6 @@ fn lower_page(engine: &Engine, page: usize, content: Content) {
     match content {
         Content::Mapped(frame) | Content::Standby(frame) => {
             block.folio_mut(page).set_in_ram(frame, matches!(content, Content::Mapped(_)));
-            block.small_table = true;
             put_on_list(engine, &block, page);
         }
         Content::Swapped(slot, hash) => {

@@ -122,9 +122,8 @@ impl MoveMapper {
     /// As for [`Mapper`]. Nothing is mapped there.
     unsafe fn drop_table(&self, folio: usize, len: usize) {
         if self.drops_tables && len == Order::HUGE.bytes() && self.is_programs(folio) {
-            let drop = if self.is_locked.load(Ordering::Relaxed) { memory::dontneed_locked } else { memory::dontneed };
             // SAFETY: the caller's range. If the table stays, the huge page is split.
-            let _ = unsafe { drop(folio, len) };
+            let _ = unsafe { self.discard(folio, len) };
         }
     }
 

@@ -12,7 +12,6 @@
 use std::time::{Duration, Instant};
 
 use folioswap_core::{DeviceId, List, Order, PIECE, SlotId};
-use folioswap_sys::signals;
 
 use crate::block::{Block, SlotRun};
 use crate::config::error::Error;
@@ -62,8 +61,7 @@ pub(crate) fn remove_device(engine: &Engine, name: &str) -> Result<(), Error> {
     let _alone = engine.swap().devices().changing();
     let Some(device) = engine.swap().devices().find(&name) else { return Err(Error::NoSuchDevice(name)) };
     {
-        let _blocked = signals::block_all();
-        let _pass = engine.gate().enter(signals::thread_id());
+        let _inside = engine.enter();
         engine.swap().devices().begin_removal(device);
     }
     match empty_device(engine, device) {
@@ -73,8 +71,7 @@ pub(crate) fn remove_device(engine: &Engine, name: &str) -> Result<(), Error> {
         }
         Err(stuck) => {
             {
-                let _blocked = signals::block_all();
-                let _pass = engine.gate().enter(signals::thread_id());
+                let _inside = engine.enter();
                 engine.swap().devices().cancel_removal(device);
             }
             engine.ram().reclaim_wanted().signal();

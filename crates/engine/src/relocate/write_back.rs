@@ -14,7 +14,6 @@ use std::ops::Range;
 use std::time::Duration;
 
 use folioswap_core::{BlockId, DeviceId, Order, PIECE, SlotId, State};
-use folioswap_sys::signals;
 
 use crate::block::{Block, SlotRun};
 use crate::device::checksum;
@@ -123,8 +122,7 @@ fn oldest_blocks_on(engine: &Engine, device: DeviceId) -> Vec<BlockId> {
 
 /// Writes a block's folios that are only on the front to devices behind it. Returns whether any moved.
 fn write_back(engine: &Engine, id: BlockId, front: DeviceId, behind: &[DeviceId], buffer: &mut Buffer) -> bool {
-    let _blocked = signals::block_all();
-    let _pass = engine.gate().enter(signals::thread_id());
+    let _inside = engine.enter();
     let Some(mut block) = engine.try_lock(id) else { return false };
     let (mut page, mut any) = (0, false);
     while let Some(mut run) = SlotRun::next(&block, page, front) {

@@ -352,7 +352,7 @@ fn a_file_that_is_cut_short_is_found_out_by_reads_in_flight_too() {
     let fd = engine.swap().extent(slot).expect("a file has a descriptor").fd;
     let cut = File::options().write(true).open(format!("/proc/self/fd/{fd}")).unwrap();
     cut.set_len(0).unwrap();
-    advice::will_need(engine, block.index()..block.index() + 1);
+    advice::follow(engine, block.index()..block.index() + 1, Advice::WillNeed);
     comes_true("readahead has met it", || only_device(&arena).state == DeviceState::Failing);
     let error = touch(&arena, block.page(5)).unwrap_err();
     assert!(

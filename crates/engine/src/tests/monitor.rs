@@ -252,7 +252,7 @@ fn holds_add_up_when_content_is_lost() {
 /// Forks, and lets the child run `work` as a face does. Returns whether it found all as it should be.
 fn child_is_right(arena: &Arena, work: impl FnOnce() -> bool) -> bool {
     let _blocked = signals::block_all();
-    let forking = arena.prepare_fork();
+    let (forking, ()) = arena.prepare_fork(|| ());
     // SAFETY: the child goes on with its arena before it touches managed memory, and ends with `exit_now`. The C
     // library's allocator is usable after fork.
     let pid = unsafe { libc::fork() };

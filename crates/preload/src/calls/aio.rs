@@ -10,7 +10,7 @@ use libc::{aiocb, sigevent, timespec};
 
 use crate::calls::rings::{self, Hold, Rings};
 use crate::calls::{copied, io};
-use crate::ground::export::{export, real};
+use crate::ground::export::{aliases, export, real};
 use crate::ground::lock::{Lock, Locked};
 use crate::ground::{guard, state, waiting};
 use crate::memory::cover::{self, Held, Kind};
@@ -175,13 +175,6 @@ export! {
 }
 
 export! {
-    fn aio_error64(request: *const aiocb) -> c_int {
-        // SAFETY: an alias with the same contract.
-        unsafe { aio_error(request) }
-    }
-}
-
-export! {
     fn aio_return(request: *mut aiocb) -> isize {
         // SAFETY: passes the caller's arguments on unchanged.
         let result = unsafe { RETURN.get()(request) };
@@ -189,13 +182,6 @@ export! {
             Some(made) if result == 0 => made.result,
             _ => result,
         }
-    }
-}
-
-export! {
-    fn aio_return64(request: *mut aiocb) -> isize {
-        // SAFETY: an alias with the same contract.
-        unsafe { aio_return(request) }
     }
 }
 
@@ -235,13 +221,6 @@ export! {
 }
 
 export! {
-    fn aio_suspend64(list: *const *const aiocb, count: c_int, limit: *const timespec) -> c_int {
-        // SAFETY: an alias with the same contract.
-        unsafe { aio_suspend(list, count, limit) }
-    }
-}
-
-export! {
     fn lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int {
         // SAFETY: the caller's call, whose list has `count` entries, each null or a request.
         unsafe {
@@ -262,9 +241,9 @@ export! {
     }
 }
 
-export! {
-    fn lio_listio64(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int {
-        // SAFETY: an alias with the same contract.
-        unsafe { lio_listio(mode, list, count, event) }
-    }
+aliases! {
+    fn aio_error64 = aio_error(request: *const aiocb) -> c_int;
+    fn aio_return64 = aio_return(request: *mut aiocb) -> isize;
+    fn aio_suspend64 = aio_suspend(list: *const *const aiocb, count: c_int, limit: *const timespec) -> c_int;
+    fn lio_listio64 = lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
 }

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 use libc::rlimit;
 
 use crate::calls::by_number::syscall;
-use crate::ground::export::export;
+use crate::ground::export::{aliases, export};
 
 export! {
     fn prctl(what: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
@@ -50,24 +50,10 @@ export! {
 }
 
 export! {
-    fn setrlimit64(what: c_int, limit: *const rlimit) -> c_int {
-        // SAFETY: the same on 64-bit machines.
-        unsafe { setrlimit(what, limit) }
-    }
-}
-
-export! {
     fn prlimit(pid: c_int, what: c_int, limit: *const rlimit, before: *mut rlimit) -> c_int {
         let (limit, before) = (limit as usize, before as usize);
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { syscall(libc::SYS_prlimit64, pid as usize, what as usize, limit, before, 0, 0) as c_int }
-    }
-}
-
-export! {
-    fn prlimit64(pid: c_int, what: c_int, limit: *const rlimit, before: *mut rlimit) -> c_int {
-        // SAFETY: the same on 64-bit machines.
-        unsafe { prlimit(pid, what, limit, before) }
     }
 }
 
@@ -78,9 +64,8 @@ export! {
     }
 }
 
-export! {
-    fn getrlimit64(what: c_int, limit: *mut rlimit) -> c_int {
-        // SAFETY: the same on 64-bit machines.
-        unsafe { getrlimit(what, limit) }
-    }
+aliases! {
+    fn setrlimit64 = setrlimit(what: c_int, limit: *const rlimit) -> c_int;
+    fn prlimit64 = prlimit(pid: c_int, what: c_int, limit: *const rlimit, before: *mut rlimit) -> c_int;
+    fn getrlimit64 = getrlimit(what: c_int, limit: *mut rlimit) -> c_int;
 }

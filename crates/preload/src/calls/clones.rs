@@ -12,7 +12,7 @@ use libc::stack_t;
 
 use crate::calls::fork;
 use crate::faults::{cleared, only_thread, threads};
-use crate::ground::export::{export, real};
+use crate::ground::export::{aliases, export, real};
 use crate::ground::real::{kernel, own, raw_result};
 use crate::ground::{guard, state, waiting};
 use crate::memory::{access, cover};
@@ -214,20 +214,17 @@ export! {
 }
 
 export! {
-    fn __clone(
-        work: Option<Work>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut c_int,
-        tls: *mut c_void, child: *mut c_int,
-    ) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { clone(work, stack, flags, argument, parent, tls, child) }
-    }
-}
-
-export! {
     #[allow(non_snake_case)] // the C library's name
     fn _Fork() -> libc::pid_t {
         real!(REAL = c"_Fork": fn() -> libc::pid_t);
         // SAFETY: takes no pointers.
         fork::around(|| unsafe { REAL.get()() as isize }) as libc::pid_t
     }
+}
+
+aliases! {
+    fn __clone = clone(
+        work: Option<Work>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut c_int,
+        tls: *mut c_void, child: *mut c_int,
+    ) -> c_int;
 }

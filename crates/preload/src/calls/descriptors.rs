@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 use folioswap_sys::hidden_numbers::{is_hidden, next_hidden};
 
 use crate::calls::rings;
-use crate::ground::export::{export, real};
+use crate::ground::export::{aliases, export, real};
 use crate::ground::real::kernel;
 use crate::ground::{guard, state};
 
@@ -112,13 +112,6 @@ export! {
 }
 
 export! {
-    fn __close(fd: c_int) -> c_int {
-        // SAFETY: an alias with the same contract.
-        unsafe { close(fd) }
-    }
-}
-
-export! {
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         let errno = state::errno();
         match close_others(first, last, flags as c_uint) {
@@ -164,13 +157,6 @@ export! {
 }
 
 export! {
-    fn __dup2(fd: c_int, target: c_int) -> c_int {
-        // SAFETY: an alias with the same contract.
-        unsafe { dup2(fd, target) }
-    }
-}
-
-export! {
     fn dup3(fd: c_int, target: c_int, flags: c_int) -> c_int {
         if is_engines(fd) || is_engines(target) {
             return not_open();
@@ -196,16 +182,9 @@ export! {
     }
 }
 
-export! {
-    fn fcntl64(fd: c_int, request: c_int, argument: *mut c_void) -> c_int {
-        // SAFETY: an alias with the same contract.
-        unsafe { fcntl(fd, request, argument) }
-    }
-}
-
-export! {
-    fn __fcntl(fd: c_int, request: c_int, argument: *mut c_void) -> c_int {
-        // SAFETY: an alias with the same contract.
-        unsafe { fcntl(fd, request, argument) }
-    }
+aliases! {
+    fn __close = close(fd: c_int) -> c_int;
+    fn __dup2 = dup2(fd: c_int, target: c_int) -> c_int;
+    fn fcntl64 = fcntl(fd: c_int, request: c_int, argument: *mut c_void) -> c_int;
+    fn __fcntl = fcntl(fd: c_int, request: c_int, argument: *mut c_void) -> c_int;
 }

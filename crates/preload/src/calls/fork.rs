@@ -72,11 +72,16 @@ struct Fork {
 struct Resting {
     forking: Forking<'static>,
     thread: u32,
-    /// These three before the engine rests: who has them may wait for its threads.
+    /// Before all of the engine's locks: who has these may wait for it.
     _words: cleared::Words,
     _one: mirrored::One,
     _ending: only_thread::Ending,
     _beginning: Locked<()>,
+    _leaves: Leaves,
+}
+
+/// Locks under which nobody waits, but where the stack is managed, and its fault does.
+struct Leaves {
     _known: [Locked<RangeSet>; 6],
     _blocks: huge::Blocks,
     _stacks: (threads::Stacks, signal_stack::Spare),
@@ -102,7 +107,13 @@ fn rest(arena: &'static Arena, has_streams: bool) -> Resting {
     }
     let (words, one, ending) = (cleared::words(), mirrored::one(), only_thread::ending());
     let beginning = known::beginning();
-    let forking = arena.prepare_fork();
+    let (forking, leaves) = arena.prepare_fork(|| Leaves {
+        _known: known::all(),
+        _blocks: huge::blocks(),
+        _stacks: (threads::stacks(), signal_stack::spare()),
+        _requests: aio::requests(),
+        _key: threads::key(),
+    });
     Resting {
         forking,
         thread: signals::thread_id(),
@@ -110,11 +121,7 @@ fn rest(arena: &'static Arena, has_streams: bool) -> Resting {
         _one: one,
         _ending: ending,
         _beginning: beginning,
-        _known: known::all(),
-        _blocks: huge::blocks(),
-        _stacks: (threads::stacks(), signal_stack::spare()),
-        _requests: aio::requests(),
-        _key: threads::key(),
+        _leaves: leaves,
     }
 }
 

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, sockaddr, socklen_t};
 
 use crate::calls::{copied, pagemap, references, remote, vectors};
-use crate::ground::export::{export, real};
+use crate::ground::export::{aliases, export, real};
 use crate::ground::state;
 use crate::memory::cover::{self, Kind, Pieces};
 
@@ -85,13 +85,6 @@ export! {
 }
 
 export! {
-    fn pread64(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize {
-        // SAFETY: an alias with the same contract.
-        unsafe { pread(fd, buffer, len, offset) }
-    }
-}
-
-export! {
     fn __pread_chk(fd: c_int, buffer: *mut c_void, len: usize, offset: i64, room: usize) -> isize {
         check(len, room);
         // SAFETY: passes the caller's arguments on unchanged.
@@ -129,13 +122,6 @@ export! {
                 real(fd, at.byte_add(more), len - more, offset + more as i64)
             })
         })
-    }
-}
-
-export! {
-    fn pwrite64(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize {
-        // SAFETY: an alias with the same contract.
-        unsafe { pwrite(fd, buffer, len, offset) }
     }
 }
 
@@ -281,39 +267,14 @@ export! {
     }
 }
 
-export! {
-    fn __read(fd: c_int, buffer: *mut c_void, len: usize) -> isize {
-        // SAFETY: an alias with the same contract.
-        unsafe { read(fd, buffer, len) }
-    }
-}
-
-export! {
-    fn __write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
-        // SAFETY: an alias with the same contract.
-        unsafe { write(fd, buffer, len) }
-    }
-}
-
-export! {
-    fn __pread64(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize {
-        // SAFETY: an alias with the same contract.
-        unsafe { pread64(fd, buffer, len, offset) }
-    }
-}
-
-export! {
-    fn __pwrite64(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize {
-        // SAFETY: an alias with the same contract.
-        unsafe { pwrite64(fd, buffer, len, offset) }
-    }
-}
-
-export! {
-    fn __send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
-        // SAFETY: an alias with the same contract.
-        unsafe { send(fd, buffer, len, flags) }
-    }
+aliases! {
+    fn pread64 = pread(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize;
+    fn pwrite64 = pwrite(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize;
+    fn __read = read(fd: c_int, buffer: *mut c_void, len: usize) -> isize;
+    fn __write = write(fd: c_int, buffer: *const c_void, len: usize) -> isize;
+    fn __pread64 = pread64(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize;
+    fn __pwrite64 = pwrite64(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize;
+    fn __send = send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize;
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use crate::calls::rings;
-use crate::ground::export::export;
+use crate::ground::export::{aliases, export};
 use crate::ground::state;
 use crate::map::mapping;
 
@@ -21,15 +21,12 @@ export! {
 }
 
 export! {
-    fn mmap64(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { mmap(addr, len, access, flags, fd, offset) }
-    }
-}
-
-export! {
     fn munmap(addr: *mut c_void, len: usize) -> c_int {
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { mapping::unmap(addr, len) }
     }
+}
+
+aliases! {
+    fn mmap64 = mmap(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void;
 }

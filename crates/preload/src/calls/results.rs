@@ -12,7 +12,7 @@ use libc::{
 use folioswap_sys::clock;
 
 use crate::calls::copied::{self, copied};
-use crate::ground::export::{export, real};
+use crate::ground::export::{aliases, export, real};
 use crate::ground::real::{kernel, own};
 use crate::ground::{guard, state};
 
@@ -126,9 +126,6 @@ export! {
     }
 }
 
-export! {
-    fn __gettimeofday(now: *mut timeval, zone: *mut c_void) -> c_int {
-        // SAFETY: an alias with the same contract.
-        unsafe { gettimeofday(now, zone) }
-    }
+aliases! {
+    fn __gettimeofday = gettimeofday(now: *mut timeval, zone: *mut c_void) -> c_int;
 }

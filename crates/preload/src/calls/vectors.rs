@@ -9,7 +9,7 @@ use std::ops::Range;
 use libc::{iovec, msghdr, pid_t};
 
 use crate::calls::remote::{self, List};
-use crate::ground::export::{export, real};
+use crate::ground::export::{aliases, export, real};
 use crate::ground::real::own;
 use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
@@ -431,26 +431,12 @@ export! {
 }
 
 export! {
-    fn preadv64(fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize {
-        // SAFETY: an alias with the same contract.
-        unsafe { preadv(fd, list, count, offset) }
-    }
-}
-
-export! {
     fn pwritev(fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize {
         // SAFETY: as above.
         unsafe { send(fd, list, count, |list, count, done| {
             let offset = offset + done as i64;
             remote::transfer_list(fd, (list, count as usize), Some(offset), || PWRITEV.get()(fd, list, count, offset))
         }) }
-    }
-}
-
-export! {
-    fn pwritev64(fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize {
-        // SAFETY: an alias with the same contract.
-        unsafe { pwritev(fd, list, count, offset) }
     }
 }
 
@@ -466,13 +452,6 @@ export! {
 }
 
 export! {
-    fn preadv64v2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize {
-        // SAFETY: an alias with the same contract.
-        unsafe { preadv2(fd, list, count, offset, flags) }
-    }
-}
-
-export! {
     fn pwritev2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize {
         // SAFETY: as above.
         unsafe { send(fd, list, count, |list, count, done| {
@@ -480,13 +459,6 @@ export! {
             let place = (offset != -1).then_some(offset);
             remote::transfer_list(fd, (list, count as usize), place, || PWRITEV2.get()(fd, list, count, offset, flags))
         }) }
-    }
-}
-
-export! {
-    fn pwritev64v2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize {
-        // SAFETY: an alias with the same contract.
-        unsafe { pwritev2(fd, list, count, offset, flags) }
     }
 }
 
@@ -596,4 +568,11 @@ pub fn has_more(fd: c_int) -> bool {
     // SAFETY: the kernel reads and fills in locals.
     unsafe { own!(libc::SYS_ppoll, &raw mut about, 1, &raw const now, 0usize, 8) };
     about.revents & (libc::POLLIN | libc::POLLERR) == libc::POLLIN
+}
+
+aliases! {
+    fn preadv64 = preadv(fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize;
+    fn pwritev64 = pwritev(fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize;
+    fn preadv64v2 = preadv2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize;
+    fn pwritev64v2 = pwritev2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize;
 }

@@ -15,7 +15,7 @@ use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
 use crate::faults::ours::{self, KernelAction, bring};
 use crate::faults::{caught, masks, only_thread, signal_stack, small_stack, threads};
-use crate::ground::export::{export, real};
+use crate::ground::export::{aliases, export, real};
 use crate::ground::real::{kernel, own};
 use crate::ground::{guard, selector, state};
 use crate::memory::access;
@@ -203,26 +203,12 @@ export! {
 }
 
 export! {
-    fn bsd_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
-        // SAFETY: an alias with the same contract.
-        unsafe { signal(number, handler) }
-    }
-}
-
-export! {
     fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
         if ours::is_ours(signal) {
             return set_own_handler(signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER);
         }
         // SAFETY: passes the caller's arguments on unchanged.
         set_plain(signal, || unsafe { SYSV_SIGNAL.get()(signal, handler) })
-    }
-}
-
-export! {
-    fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-        // SAFETY: an alias with the same contract.
-        unsafe { __sysv_signal(signal, handler) }
     }
 }
 
@@ -272,20 +258,6 @@ pub unsafe fn kernel_action(
 }
 
 export! {
-    fn __sigaction(signal: c_int, action: *const Action, before: *mut Action) -> c_int {
-        // SAFETY: an alias with the same contract.
-        unsafe { sigaction(signal, action, before) }
-    }
-}
-
-export! {
-    fn ssignal(number: c_int, handler: sighandler_t) -> sighandler_t {
-        // SAFETY: an alias with the same contract.
-        unsafe { signal(number, handler) }
-    }
-}
-
-export! {
     fn sigset(number: c_int, handler: sighandler_t) -> sighandler_t {
         if ours::is_ours(number) {
             const SIG_HOLD: sighandler_t = 2;
@@ -317,13 +289,6 @@ export! {
     fn siginterrupt(number: c_int, on: c_int) -> c_int {
         // SAFETY: passes the caller's arguments on, unless they would change the action of a signal in [`ours`].
         if ours::is_ours(number) { 0 } else { unsafe { SIGINTERRUPT.get()(number, on) } }
-    }
-}
-
-export! {
-    fn __sigsuspend(set: *const sigset_t) -> c_int {
-        // SAFETY: an alias with the same contract.
-        unsafe { sigsuspend(set) }
     }
 }
 
@@ -371,4 +336,12 @@ export! {
             bring(told, before, result)
         }
     }
+}
+
+aliases! {
+    fn bsd_signal = signal(number: c_int, handler: sighandler_t) -> sighandler_t;
+    fn sysv_signal = __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    fn __sigaction = sigaction(signal: c_int, action: *const Action, before: *mut Action) -> c_int;
+    fn ssignal = signal(number: c_int, handler: sighandler_t) -> sighandler_t;
+    fn __sigsuspend = sigsuspend(set: *const sigset_t) -> c_int;
 }

@@ -11,6 +11,19 @@ macro_rules! export {
 }
 pub(crate) use export;
 
+/// Defines other names of exported functions.
+macro_rules! aliases {
+    ($(fn $alias:ident = $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty;)*) => {$(
+        $crate::ground::export::export! {
+            fn $alias($($arg: $type),*) -> $result {
+                // SAFETY: an alias with the same contract.
+                unsafe { $name($($arg),*) }
+            }
+        }
+    )*};
+}
+pub(crate) use aliases;
+
 /// Declares `static NAME: Real<type>` for the C library's function `name`, which is looked up at the start.
 macro_rules! real {
     ($constant:ident = $name:literal: fn($($type:ty),*) -> $result:ty) => {

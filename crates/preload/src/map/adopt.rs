@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use folioswap::{RawSpace, Wish};
+use folioswap::{Advice, RawSpace};
 use folioswap_sys::fault_stack;
 
 use crate::faults::{cleared, signal_stack};
@@ -170,7 +170,7 @@ fn adopt(space: &RawSpace, range: &Range<usize>, mapping: &Listed) {
             }
             let is = |name: &str| mapping.flags.iter().any(|flag| flag == name);
             if is("nh") {
-                space.wish(part.start, part.len(), Wish::Pages);
+                space.advise(part.start, part.len(), Advice::NoHugePage);
             }
             if is("dc") {
                 known::not_forked().add(part); // the engine keeps managed memory from children itself

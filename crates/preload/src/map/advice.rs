@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::ops::Range;
 
-use folioswap::{RawSpace, Wish};
+use folioswap::{Advice, RawSpace};
 
 use crate::ground::export::export;
 use crate::ground::guard;
@@ -63,7 +63,7 @@ fn advise_managed(space: &RawSpace, part: &Range<usize>, advice: c_int) -> Then 
             Then::Others
         }
         libc::MADV_WILLNEED => {
-            space.will_need(part.start, part.len());
+            space.advise(part.start, part.len(), Advice::WillNeed);
             Then::Others
         }
         libc::MADV_COLD | libc::MADV_PAGEOUT => {
@@ -71,13 +71,13 @@ fn advise_managed(space: &RawSpace, part: &Range<usize>, advice: c_int) -> Then 
             match advice {
                 _ if whole.is_empty() => {}
                 libc::MADV_COLD => space.make_oldest(whole.start, whole.len()),
-                _ => space.cold(whole.start, whole.len()),
+                _ => space.advise(whole.start, whole.len(), Advice::Cold),
             }
             Then::Others
         }
         libc::MADV_HUGEPAGE | libc::MADV_NOHUGEPAGE => {
-            let wish = if advice == libc::MADV_HUGEPAGE { Wish::Whole } else { Wish::Pages };
-            space.wish(part.start, part.len(), wish);
+            let wish = if advice == libc::MADV_HUGEPAGE { Advice::HugePage } else { Advice::NoHugePage };
+            space.advise(part.start, part.len(), wish);
             Then::Others
         }
         // What comes in comes in huge pages where it can. The kernel may be told to make none itself.
