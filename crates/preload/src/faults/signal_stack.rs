@@ -12,7 +12,11 @@ use crate::ground::real::own;
 use crate::ground::state;
 use crate::memory::resident;
 
-const SIGNAL_BYTES: usize = 64 << 10;
+/// Room for a frame of each signal, if all come at once: each is made on top of the others before a handler runs. And
+/// for what the handlers do here.
+pub const SIGNAL_BYTES: usize = 64 * FRAME_BYTES + (64 << 10);
+/// A frame, without the tiles of AMX.
+const FRAME_BYTES: usize = 4 << 10;
 /// The smallest stack of the program's that is really used.
 const LEAST_BYTES: usize = 32 << 10;
 /// A guard page below the stack.
