@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use folioswap_sys::uffd::EventFd;
-use folioswap_sys::{clock, futex, own_table, signals, uring};
+use folioswap_sys::{clock, futex, own_calls, own_table, signals, uring};
 
 use crate::arena::background;
 use crate::compact::compactd;
@@ -239,9 +239,10 @@ impl Crew {
         self.monitors(first..most)
     }
 
-    /// Has as many monitor threads run as where a read blocks its thread, if more than the first do.
+    /// Has as many monitor threads run as where a read blocks its thread, if more than the first do. Not once a filter
+    /// may refuse that.
     pub fn go_on_without_rings(&self) {
-        if self.works.load(Ordering::SeqCst) {
+        if self.works.load(Ordering::SeqCst) && !own_calls::is_used() {
             self.add(self.more_monitors(MONITORS_THAT_SLEEP));
         }
     }
