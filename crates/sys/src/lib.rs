@@ -38,6 +38,7 @@
 //! | `uring` | reads and writes in flight |
 //! | **signals** | |
 //! | `static_tls` | thread-local variables that a handler can read |
+//! | `fs_base` | the base by which they are found, in a fault of a thread that has set another |
 //! | `signals` | masks, thread ids, and sending |
 //! | `vforked` | what a child that shares this memory has set |
 //! | `held_signals` | what the program has blocked in name |
@@ -74,6 +75,7 @@ pub mod executable;
 pub mod fault_stack;
 pub mod file_limit;
 pub mod fork;
+pub mod fs_base;
 pub mod futex;
 pub mod held_signals;
 pub mod hidden_numbers;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::signals::{self, Action, bit, change_mask, plain_action};
-use crate::{errno, held_signals, set_errno, vforked};
+use crate::{errno, fs_base, held_signals, set_errno, vforked};
 
 /// The answer of a fault function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,8 +204,21 @@ pub unsafe fn permit_unaligned(_context: *const libc::ucontext_t) {}
 
 /// The handler for SIGBUS.
 extern "C" fn entry(_signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel gives the interrupted context to its handler, which this is.
-    unsafe { permit_unaligned(context.cast()) };
+    // SAFETY: the kernel gives these to its handler, which this is.
+    unsafe {
+        permit_unaligned(context.cast());
+        let theirs = fs_base::return_to_own(context.cast());
+        on_fault(info, context);
+        if let Some(theirs) = theirs {
+            fs_base::set(theirs);
+        }
+    }
+}
+
+/// # Safety
+/// The arguments are the kernel's.
+#[inline(never)] // it looks for what is thread-local
+unsafe fn on_fault(info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let kept = errno();
     // SAFETY: the kernel gives a valid siginfo to a handler installed with SA_SIGINFO.
     let code = unsafe { (*info).si_code };

@@ -5,12 +5,12 @@
 //! one that waits until memory does run short, and then starts the rest.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use folioswap_sys::uffd::EventFd;
-use folioswap_sys::{clock, futex, own_table, uring};
+use folioswap_sys::{clock, futex, own_calls, own_table, uring};
 
 use crate::arena::background;
 use crate::compact::compactd;
@@ -56,6 +56,8 @@ pub(super) struct Crew {
     lacking: Mutex<Vec<Error>>,
     /// The others were started.
     works: AtomicBool,
+    /// Monitor threads that were started, or are about to be.
+    nr_begun: AtomicUsize,
     /// The companions of the reclaim threads were started.
     compresses: AtomicBool,
 }
@@ -70,6 +72,7 @@ impl Crew {
             threads: Mutex::default(),
             lacking: Mutex::default(),
             works: AtomicBool::new(false),
+            nr_begun: AtomicUsize::new(FIRST_MONITORS),
             compresses: AtomicBool::new(false),
         }))
     }
@@ -97,6 +100,7 @@ impl Crew {
         threads::begin_child();
         uring::begin_child();
         self.works.store(false, Ordering::Relaxed);
+        self.nr_begun.store(FIRST_MONITORS, Ordering::Relaxed);
         self.compresses.store(false, Ordering::Relaxed);
         std::mem::take(&mut *threads).into_iter().for_each(std::mem::forget);
         self.begin_monitors(&mut threads)?;
@@ -159,7 +163,7 @@ impl Crew {
         for place in ReclaimThread::of_zones(engine.ram().zones().all().len()).skip(1) {
             started.push(threads::spawn("reclaim", engine, move |engine| reclaimd::run(engine, place)));
         }
-        started.extend(self.monitors(FIRST_MONITORS..self.nr_monitors()));
+        started.extend(self.more_monitors(self.nr_monitors()));
         if self.mode != FaultMode::Monitor {
             let stop = Arc::clone(&self.stop);
             started.push(threads::spawn("readers", engine, move |engine| readers::run(engine, &stop)));
@@ -225,6 +229,20 @@ impl Crew {
             FaultMode::Monitor if has_ring() => nr_cpus.div_ceil(CPUS_PER_MONITOR).min(MOST_MONITORS),
             FaultMode::Monitor => MONITORS_THAT_SLEEP,
             _ => 0,
+        }
+    }
+
+    /// Starts monitor threads until there are so many.
+    fn more_monitors(&self, most: usize) -> Vec<Result<Thread, Error>> {
+        let first = self.nr_begun.fetch_max(most, Ordering::SeqCst);
+        self.monitors(first..most)
+    }
+
+    /// Has as many monitor threads run as where a read blocks its thread, if more than the first do. Not once a filter
+    /// may refuse that.
+    pub fn go_on_without_rings(&self) {
+        if self.works.load(Ordering::SeqCst) && !own_calls::is_used() {
+            self.add(self.more_monitors(MONITORS_THAT_SLEEP));
         }
     }
 

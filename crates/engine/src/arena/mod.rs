@@ -442,6 +442,12 @@ impl Arena {
         let _ = own_table::keep_stderr(); // without it, messages are lost
     }
 
+    /// To be called after the arena's rings were given up ([`folioswap_sys::uring::give_up`]): starts the threads that
+    /// it needs without them.
+    pub fn go_on_without_rings(&self) {
+        self.running.crew.go_on_without_rings();
+    }
+
     /// Whether the budget is locked in RAM ([`ArenaBuilder::locked`]).
     #[must_use]
     pub fn is_locked(&self) -> bool {

@@ -103,9 +103,9 @@ impl<J> Transfers<J> {
         }
     }
 
-    /// Leaves a transfer to the calling thread, which makes it in `finish`, in another way.
+    /// Leaves a transfer to the calling thread, which makes it in `finish`, in another way, and counts it there.
     fn leave(&mut self, token: usize, flight: Flight<J>) {
-        flight.extent.figures.end(flight.begun, flight.direction, Some(flight.len));
+        flight.extent.figures.end(flight.begun, flight.direction, None);
         self.jobs[token] = Some(flight);
         self.ended.push_back((token as u64, Ok(0)));
     }

@@ -30,8 +30,8 @@ static_tls! {
     static SLEEPS: u64 = "folioswap_sleeps";
 }
 
-/// A stack pointer this far below the context is the caught call's.
-const DEEPEST_BYTES: usize = 64 << 10;
+/// A stack pointer this far below the context is the caught call's, or that of a handler on top of it.
+const DEEPEST_BYTES: usize = signal_stack::SIGNAL_BYTES;
 /// What the C library's return from a handler takes up to its call.
 const RETURN_BYTES: usize = 8;
 

@@ -5,14 +5,18 @@
 
 use folioswap_sys::memory::place_apart;
 use folioswap_sys::static_tls::StaticTls;
-use folioswap_sys::{static_tls, vforked};
+use folioswap_sys::{fs_base, static_tls, vforked};
 
 use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::own;
 use crate::ground::state;
 use crate::memory::resident;
 
-const SIGNAL_BYTES: usize = 64 << 10;
+/// Room for a frame of each signal, if all come at once: each is made on top of the others before a handler runs. And
+/// for what the handlers do here.
+pub const SIGNAL_BYTES: usize = 64 * FRAME_BYTES + (64 << 10);
+/// A frame, without the tiles of AMX.
+const FRAME_BYTES: usize = 4 << 10;
 /// The smallest stack of the program's that is really used.
 const LEAST_BYTES: usize = 32 << 10;
 /// A guard page below the stack.
@@ -83,6 +87,8 @@ pub fn attach() {
     }
     let Some(mapping) = take_mapping() else { return };
     MAPPING.set(mapping);
+    // SAFETY: this thread's own from here on, and not set yet.
+    unsafe { fs_base::note(&of_mapping(mapping)) };
     let before = set_signal_stack(None);
     if before.is_some_and(|before| before.ss_flags & libc::SS_DISABLE == 0) {
         set_signal_stack(before); // the program has set one already
@@ -102,6 +108,8 @@ pub fn detach() {
     {
         set_signal_stack(Some(current));
     }
+    // SAFETY: it is not set any more.
+    unsafe { fs_base::forget(&of_mapping(mapping)) };
     spare().push(mapping);
 }
 

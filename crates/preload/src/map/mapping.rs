@@ -275,8 +275,7 @@ fn maps_zeros(access: c_int, flags: c_int, fd: c_int, offset: i64) -> bool {
 
 /// Maps something of the engine's, not where the program has just unmapped something and may map again. Some files
 /// choose the place themselves, as that of a ring does (Linux 6.4), and refuse any other with EINVAL. MAP_32BIT keeps
-/// them to the addresses from 1 to 2 GiB. So the heap of a program that is not position-independent may end there: the
-/// C library goes on elsewhere.
+/// them to the addresses from 1 to 2 GiB.
 fn map_apart(len: usize, map: impl Fn(*mut c_void, c_int) -> *mut c_void) -> *mut c_void {
     let place = without_provenance_mut(place_apart(pages(len)));
     let mapped = map(place, 0);
@@ -314,7 +313,7 @@ pub unsafe fn map(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd
         };
         let flags = without_reserve(flags);
         let range = addr as usize..(addr as usize).saturating_add(pages(len));
-        if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 {
+        if !addr.is_null() {
             ring_places::make_way(&range);
         }
         let may_replace = flags & libc::MAP_FIXED != 0;

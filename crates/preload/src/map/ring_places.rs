@@ -65,5 +65,8 @@ pub fn make_way(range: &Range<usize>) {
                 unsafe { own!(libc::SYS_munmap, ring.start, ring.len()) };
             }
         }
+        if let Some(arena) = state::arena() {
+            arena.go_on_without_rings();
+        }
     });
 }

@@ -1,0 +1,41 @@
+// EXPECT: exit 0, last line "ok"
+// BUDGETS: 24M
+/* A thread sets another FS base, by an instruction and by a call, and touches memory that is not in RAM. */
+#define _GNU_SOURCE
+#include <immintrin.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+enum { LEN = 64 << 20, PAGE = 4096, HAS_INSTRUCTIONS = 1 << 1, SET_FS = 0x1002 };
+
+static char other[2 * PAGE] __attribute__((aligned(4096)));
+
+static void set_by_call(unsigned long base) {
+    long result = SYS_arch_prctl;
+    asm volatile("syscall" : "+a"(result) : "D"(SET_FS), "S"(base) : "rcx", "r11", "memory");
+}
+
+__attribute__((target("fsgsbase"), optimize("no-stack-protector"), noinline))
+static long sum(const volatile char *bytes, int by_call) {
+    unsigned long own = _readfsbase_u64(), base = (unsigned long)other + PAGE;
+    long sum = 0;
+    if (by_call) set_by_call(base);
+    else _writefsbase_u64(base);
+    for (size_t at = 0; at < LEN; at += PAGE) sum += bytes[at];
+    int is_kept = _readfsbase_u64() == base;
+    _writefsbase_u64(own);
+    return is_kept ? sum : -1;
+}
+
+int main(void) {
+    if (!(getauxval(AT_HWCAP2) & HAS_INSTRUCTIONS)) return puts("no instruction sets it here\nok"), 0;
+    char *bytes = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(bytes, 1, LEN);
+    for (int by_call = 0; by_call < 2; by_call++)
+        if (sum(bytes, by_call) != LEN / PAGE) return puts("wrong"), 1;
+    puts("ok");
+    return 0;
+}
