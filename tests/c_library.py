@@ -52,7 +52,9 @@ def names_agree(library):
     table = subprocess.run(["nm", "-D", "--defined-only", library], stdout=subprocess.PIPE, text=True, check=True).stdout
     in_library = set(re.findall(r"T (folioswap_\w+)@@FOLIOSWAP_0\.1", table))
     foreign = [line for line in table.splitlines() if " T " in line and "folioswap_" not in line]
-    sides = {"sources": sources, "header": header & exported | header - header, "manual": manual, "library": in_library}
+    archive = subprocess.run(["nm", "-g", "--defined-only", library[: -len("so")] + "a"], stdout=subprocess.PIPE, text=True, check=True)
+    in_archive = set(re.findall(r"^[0-9a-f]+ \w (\w+)$", archive.stdout, re.M))
+    sides = {"sources": sources, "header": header & exported | header - header, "manual": manual, "library": in_library, "archive": in_archive}
     wrong = [f"{side}: {sorted(names ^ exported)}" for side, names in sides.items() if names != exported] + foreign
     if wrong:
         failures += 1
@@ -121,6 +123,7 @@ def with_compiler(compiler, prefix, scratch):
         ("sort-asan", [compiler, "-std=c11", "-fsanitize=address", *flags, f"{examples}/sort.c"], shared, [["32"]]),
         ("resource", [plus, "-std=c++17", *flags, f"{examples}/resource.cpp"], shared, [[]]),
     ]
+    builds.append(("resource-no-rtti", [plus, "-std=c++17", "-fno-rtti", *flags, f"{examples}/resource.cpp"], shared, [[]]))
     if os.path.exists("/usr/include/jemalloc/jemalloc.h"):
         builds.append(("jemalloc", [compiler, "-std=c11", *flags, f"{examples}/jemalloc.c"], ["-ljemalloc", *shared], [[]]))
     else:

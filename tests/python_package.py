@@ -91,6 +91,14 @@ def free_threaded():
     return None, f"{found} has the GIL: {output.strip()[-200:]}"
 
 
+def is_small(library):
+    """Whether a library was installed without its debug information, which is most of it. Says which."""
+    with open(library, "rb") as file:
+        is_stripped = b"\0.debug_info\0" not in file.read()
+    print(f"{'PASS' if is_stripped else 'FAIL'} {os.path.basename(library)}: {os.path.getsize(library)} bytes", flush=True)
+    return is_stripped
+
+
 def main():
     """Exit status 1 if something failed."""
     arguments, interpreter, venv = sys.argv[1:], sys.executable, "python-venv"
@@ -129,6 +137,7 @@ def main():
             [python, "-c", "import folioswap, os; print(os.path.dirname(folioswap.__file__))"], stdout=subprocess.PIPE,
             text=True, check=True, cwd=PACKAGE,
         ).stdout.strip()
+        passed.append(is_small(os.path.join(installed, "_native.abi3.so")))
         passed.append(tests(python, "examples in the documentation", ["--doctest-modules", installed, "--ignore-glob=*__main__*"]))
     return 0 if all(passed) and archive_passed else 1
 

@@ -1,7 +1,8 @@
 #!/bin/sh
 # install.sh ARCHIVE PREFIX: puts the C library under PREFIX (DESTDIR before it): header, static and shared library,
 # pkg-config file and man page. ARCHIVE is libfolioswap_capi.a, from `cargo build --release -p folioswap-capi`.
-# The shared library is linked here, because cargo sets neither a soname nor symbol versions.
+# The shared library is linked here, because cargo sets neither a soname nor symbol versions. The static one is made one
+# object whose only global names are the library's, so that a program may have another zstd or lz4 (or Rust library).
 set -eu
 archive=$1 prefix=$2 here=$(dirname "$0")
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/../../Cargo.toml" | head -n 1)
@@ -10,11 +11,23 @@ to=${DESTDIR:-}$prefix
 install -d "$to/include" "$to/lib/pkgconfig" "$to/share/man/man3"
 install -m 644 "$here/include/folioswap.h" "$to/include/folioswap.h"
 install -m 644 "$here/man/folioswap.3" "$to/share/man/man3/folioswap.3"
-install -m 644 "$archive" "$to/lib/libfolioswap.a"
-exports=$(sed -n 's/^ *\(folioswap_[a-z_]*\);$/-Wl,-u,\1/p' "$here/folioswap.map")
+names=$(sed -n 's/^ *\(folioswap_[a-z_]*\);$/\1/p' "$here/folioswap.map")
+roots='' kept=''
+for name in $names; do
+    roots="$roots -Wl,-u,$name" kept="$kept --keep-global-symbol=$name"
+done
+object=$(mktemp -d)/folioswap.o
+# shellcheck disable=SC2086 # one argument a name
+${CC:-cc} -r -nostdlib -o "$object" -Wl,--gc-sections $roots "$archive"
+# Two sections hold bitcode of single members, which is not valid once they are one.
+# shellcheck disable=SC2086 # one argument a name
+objcopy --remove-section=.llvmbc --remove-section=.llvmcmd $kept "$object"
+rm -f "$to/lib/libfolioswap.a"
+ar rcs "$to/lib/libfolioswap.a" "$object"
+rm -r "$(dirname "$object")"
 # shellcheck disable=SC2086 # one argument a name
 ${CC:-cc} -shared -o "$to/lib/libfolioswap.so.$version" -Wl,-soname,"$soname" \
-    -Wl,--version-script="$here/folioswap.map" -Wl,-z,nodelete -Wl,--gc-sections $exports "$archive" \
+    -Wl,--version-script="$here/folioswap.map" -Wl,-z,nodelete -Wl,--gc-sections $roots "$archive" \
     -lgcc_s -lpthread -ldl -lm -lc
 ln -sf "libfolioswap.so.$version" "$to/lib/$soname"
 ln -sf "$soname" "$to/lib/libfolioswap.so"

@@ -42,7 +42,8 @@ enum folioswap_advice {
 /* A pool: a budget of RAM, swap devices, and the memory that is paged between them. */
 typedef struct folioswap folioswap;
 
-/* What a pool is made of. FOLIOSWAP_OPTIONS sets `size`; what is not needed is 0 or NULL. */
+/* What a pool is made of. FOLIOSWAP_OPTIONS sets `size`; what is not needed is 0 or NULL. Later versions add members at
+ * the end: the library takes fewer than it knows, and more if they are 0. */
 typedef struct folioswap_options {
     size_t size;              /* sizeof(folioswap_options) */
     uint64_t memory;          /* bytes that may be in RAM, at least 16 MiB; 0: memory_text says it */
@@ -164,8 +165,12 @@ class memory_resource : public std::pmr::memory_resource {
     void do_deallocate(void *block, std::size_t, std::size_t) override { folioswap_free(pool_, block); }
 
     bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override {
+#ifdef __cpp_rtti
         auto same = dynamic_cast<const memory_resource *>(&other);
         return same && same->pool_ == pool_;
+#else
+        return this == &other;
+#endif
     }
 
     const folioswap *pool_;

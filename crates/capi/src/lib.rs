@@ -32,7 +32,7 @@ pub struct folioswap {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct folioswap_options {
-    /// `sizeof(folioswap_options)`, so that later versions may add members at the end.
+    /// `sizeof(folioswap_options)`: later versions add members at the end. What an older program lacks is 0.
     pub size: usize,
     /// How many bytes of the pool's memory may be in RAM. At least 16 MiB. 0: `memory_text` says it.
     pub memory: u64,
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn folioswap_open(options: *const folioswap_options, pool:
         return invalid("options and pool must not be NULL") as c_int;
     }
     // SAFETY: not null, and valid (the caller's promise).
-    match unsafe { open(&*options) } {
+    match unsafe { known(options).and_then(|options| open(&options)) } {
         Ok(opened) => {
             // SAFETY: the caller's promise.
             unsafe { pool.write(Box::into_raw(Box::new(opened))) };
@@ -118,12 +118,37 @@ pub unsafe extern "C" fn folioswap_open(options: *const folioswap_options, pool:
     }
 }
 
+/// The most bytes that options have in any version.
+const MOST_OPTIONS_BYTES: usize = 4096;
+
+/// The options as this version knows them, from a program of any other: members that its version has not are zero, and
+/// those that this version has not must be.
+///
+/// # Safety
+/// `options` points to as many bytes as its `size` says.
+unsafe fn known(options: *const folioswap_options) -> Result<folioswap_options, folioswap_error> {
+    // SAFETY: the first member is in any version.
+    let size = unsafe { (&raw const (*options).size).read() };
+    if !(size_of::<usize>()..=MOST_OPTIONS_BYTES).contains(&size) {
+        return Err(invalid("options->size is not sizeof(folioswap_options)"));
+    }
+    // SAFETY: as many bytes as `size` says (the caller's promise).
+    let bytes = unsafe { std::slice::from_raw_parts(options.cast::<u8>(), size) };
+    let (known, unknown) = bytes.split_at(size.min(size_of::<folioswap_options>()));
+    if unknown.iter().any(|&byte| byte != 0) {
+        return Err(invalid("the options have a member that this version of the library does not know"));
+    }
+    let mut options = std::mem::MaybeUninit::<folioswap_options>::zeroed();
+    // SAFETY: as many bytes as both have. Numbers and pointers may be zero.
+    unsafe {
+        options.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(known.as_ptr(), known.len());
+        Ok(options.assume_init())
+    }
+}
+
 /// # Safety
 /// What the options name is valid.
 unsafe fn open(options: &folioswap_options) -> Result<folioswap, folioswap_error> {
-    if options.size != size_of::<folioswap_options>() {
-        return Err(invalid("options->size is not sizeof(folioswap_options) of this library's version"));
-    }
     // SAFETY: each is NULL or a string (the caller's promise).
     let [memory, folio, faults] =
         unsafe { [options.memory_text, options.folio, options.faults].map(|option| text(option).transpose()) };

@@ -142,6 +142,31 @@ static void mappings(void) {
     CHECK(folioswap_unmap(pool, memory) == 0 && folioswap_unmap(pool, memory) == FOLIOSWAP_INVALID);
 }
 
+/* Options of an older program, whose last member is not there, and of a newer one with more members. */
+static void other_versions(void) {
+    struct {
+        folioswap_options known;
+        size_t newer[2];
+    } options = {FOLIOSWAP_OPTIONS, {0, 0}};
+    folioswap *other;
+    options.known.memory = 16 * MIB;
+    options.known.size = sizeof options;
+    CHECK(folioswap_open(&options.known, &other) == 0);
+    folioswap_close(other);
+    options.newer[1] = 1;
+    CHECK(folioswap_open(&options.known, &other) == FOLIOSWAP_INVALID);
+    options.known.size = offsetof(folioswap_options, faults);
+    options.known.faults = "what this is nobody reads";
+    CHECK(folioswap_open(&options.known, &other) == 0);
+    folioswap_close(other);
+    options.known.size = sizeof options.known.size;
+    CHECK(folioswap_open(&options.known, &other) == FOLIOSWAP_INVALID); /* no budget */
+    for (size_t size = 0; size < 3; size++) {
+        options.known.size = size - 1;
+        CHECK(folioswap_open(&options.known, &other) == FOLIOSWAP_INVALID);
+    }
+}
+
 static volatile int forking;
 
 static void *map_and_advise(void *nothing) {
@@ -183,6 +208,7 @@ int main(int argc, char **argv) {
     errors(faults);
     CHECK(folioswap_is_monitored(pool) == (strcmp(faults, "direct") != 0));
     mappings();
+    other_versions();
     for (size_t i = 0; i < 4; i++)
         CHECK(pthread_create(&threads[i], NULL, blocks, (void *)(i + 1)) == 0);
     for (size_t i = 0; i < 4; i++)

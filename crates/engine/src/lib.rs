@@ -61,6 +61,7 @@ pub use config::size::{Bytes, SizeError, parse_memory, parse_size};
 pub use config::swap_in_policy::SwapIn;
 pub use device::topology::{Topology, TopologyError};
 pub use device::{Codec, DeviceSpec, MemoryUse, SwapDevice, SwapDeviceError};
+pub use fault::direct::behind_sigbus;
 pub use fault::monitor::works_for;
 pub use folioswap_core::{
     DeviceIo, DeviceTransfers, HistogramSnapshot, NodeId, Order, Priority, ProcessMemory, RangeSet, Stats,

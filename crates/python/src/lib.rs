@@ -7,18 +7,22 @@ mod errors;
 mod handler;
 mod transfer;
 
+use std::ops::Range;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use folioswap::{Advice, Arena, ArenaHeap, FaultMode, FolioSize, SwapDevice, parse_memory, parse_size};
+use folioswap::{Advice, Arena, ArenaHeap, FaultMode, FolioSize, RawSpace, SwapDevice, parse_memory, parse_size};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::errors::{invalid, raised};
 
 /// How long Ctrl-C may wait in a call that can be interrupted.
 const PATIENCE: Duration = Duration::from_millis(50);
+
+/// What leaves RAM in one go. Between two such parts a signal such as that of Ctrl-C is handled.
+const PART_BYTES: usize = 64 << 20;
 
 /// An arena and its heap.
 #[pyclass(frozen, name = "Arena", module = "folioswap._native")]
@@ -72,6 +76,12 @@ impl PyArena {
         self.arena.memory()
     }
 
+    /// Bytes of all arrays, as far as they are not ordinary memory; of small ones, of the chunks that they lie in.
+    #[getter]
+    fn arrays_bytes(&self) -> usize {
+        self.heap.bytes()
+    }
+
     /// Changes the budget. Waits for what has to leave RAM. If Ctrl-C ends the wait, the budget is changed all the
     /// same.
     fn resize(&self, py: Python<'_>, memory: u64) -> PyResult<()> {
@@ -101,6 +111,9 @@ impl PyArena {
             return Err(PyValueError::new_err("this array is not in this pool"));
         }
         let space = self.arena.raw();
+        if advice == Advice::Cold {
+            return cold(py, &space, start..start + len);
+        }
         py.detach(|| space.advise(start, len, advice));
         Ok(())
     }
@@ -144,7 +157,13 @@ impl PyArena {
             let about = PyDict::new(py);
             about.set_item("name", device.name)?;
             about.set_item("used_bytes", device.used_bytes)?;
+            about.set_item("reserved_bytes", device.reserved_bytes)?;
             about.set_item("size_bytes", device.size_bytes)?;
+            if let Some(memory) = device.memory {
+                about.set_item("content_bytes", memory.content_bytes)?;
+                about.set_item("kept_bytes", memory.kept_bytes)?;
+                about.set_item("limit_bytes", memory.limit_bytes)?;
+            }
             for (direction, transfers) in [("read", &device.io.reads), ("written", &device.io.writes)] {
                 about.set_item(format!("{direction}_bytes"), transfers.bytes)?;
                 about.set_item(format!("{direction}_calls"), transfers.calls)?;
@@ -156,6 +175,18 @@ impl PyArena {
         figures.set_item("devices", list)?;
         Ok(figures)
     }
+}
+
+/// Makes a range the first to leave RAM, in parts that end where blocks do.
+fn cold(py: Python<'_>, space: &RawSpace, range: Range<usize>) -> PyResult<()> {
+    let mut start = range.start;
+    while start < range.end {
+        let end = (start + 1).next_multiple_of(PART_BYTES).min(range.end);
+        py.detach(|| space.advise(start, end - start, Advice::Cold));
+        py.check_signals()?;
+        start = end;
+    }
+    Ok(())
 }
 
 fn named_advice(name: &str) -> PyResult<Advice> {
@@ -193,6 +224,17 @@ fn show(bytes: u64) -> String {
     folioswap::Bytes(bytes).to_string()
 }
 
+/// Calls a function that may change the handler of SIGBUS. What it changes is the one behind the engine's.
+#[pyfunction]
+#[pyo3(signature = (function, *args, **options))]
+fn call_behind<'py>(
+    function: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    options: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    folioswap::behind_sigbus(|| function.call(args, options)).map_err(raised)?
+}
+
 /// The module.
 #[pymodule(gil_used = false)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -200,6 +242,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(size, module)?)?;
     module.add_function(wrap_pyfunction!(budget, module)?)?;
     module.add_function(wrap_pyfunction!(show, module)?)?;
+    module.add_function(wrap_pyfunction!(call_behind, module)?)?;
     module.add_function(wrap_pyfunction!(handler::begin, module)?)?;
     module.add_function(wrap_pyfunction!(handler::get_handler, module)?)?;
     module.add_function(wrap_pyfunction!(handler::set_handler, module)?)?;

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import copy
 import errno
 import gc
 import inspect
@@ -329,6 +330,7 @@ def test_errors():
         (dict(memory="16M", swap="/no/such/place/file"), OSError, "swap /no/such"),
         (dict(memory="16M", swap="zram:1G,algo=x"), ValueError, "no way to compress"),
         (dict(memory=1 << 64), ValueError, "not a size"), (dict(memory=1 << 63), ValueError, "at most 15T"),
+        (dict(memory="16M", swap=""), ValueError, "is empty"), (dict(memory="16M", swap=[b""]), ValueError, "is empty"),
         (dict(memory=6e7), TypeError, "float"), (dict(memory=None), TypeError, "NoneType"),
         (dict(memory="16M", swap=b"/no/such/place/file"), OSError, "swap /no/such"),
     ):
@@ -337,8 +339,9 @@ def test_errors():
     pool = folioswap.Pool("16M", swap="ram:16M")
     with pytest.raises(MemoryError):
         pool.empty(1 << 60, "u1")
-    with pytest.raises(TypeError, match="another process"):
-        pickle.dumps(pool)
+    for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="neither copied nor sent to another process"):
+            duplicate(pool)
     with pytest.raises(ValueError, match="at least 16M"):
         pool.resize(1)
     with pytest.raises(ValueError, match="at most 15T"):

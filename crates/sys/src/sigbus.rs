@@ -67,6 +67,29 @@ impl Front {
         Ok(())
     }
 
+    /// Calls `change` while the signal has the chained action; what it has then is chained. The lock is not held
+    /// meanwhile. If another thread does the same, the handler is back in front once both are done.
+    fn behind<R>(&self, ours: Action, change: impl FnOnce() -> R) -> io::Result<R> {
+        let is_in_front = || {
+            let mut now = plain_action(libc::SIG_DFL);
+            set_action(self.signal, ptr::null(), &mut now).map(|()| (now.sa_sigaction == ours.sa_sigaction, now))
+        };
+        let installed = || self.installed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        {
+            let installed = installed();
+            if *installed && is_in_front()?.0 {
+                set_action(self.signal, &self.chained(), ptr::null_mut())?;
+            }
+        }
+        let result = change();
+        let installed = installed();
+        if *installed && let (false, now) = is_in_front()? {
+            self.chain(now);
+            set_action(self.signal, &ours, ptr::null_mut())?;
+        }
+        Ok(result)
+    }
+
     fn chain(&self, action: Action) {
         if vforked::set_action(self.signal, &action, held_signals::blocked()) {
             return;
@@ -87,6 +110,15 @@ impl Front {
 /// None that Linux is known to give.
 pub fn install(function: FaultFunction) -> io::Result<()> {
     SIGBUS.install(function as *mut (), fault_action())
+}
+
+/// Calls `change` as if [`install`] had not been called: the action for SIGBUS that it finds and leaves is the chained
+/// one. Faults are not resolved meanwhile.
+///
+/// # Errors
+/// None that Linux is known to give.
+pub fn behind<R>(change: impl FnOnce() -> R) -> io::Result<R> {
+    SIGBUS.behind(fault_action(), change)
 }
 
 /// Called for a SIGSYS with the interrupted context, which it may change. Runs in a signal handler with the mask of the

@@ -367,3 +367,24 @@ fn what_is_not_ours_goes_to_the_chained_action() {
     });
     assert!(libc::WIFEXITED(own) && libc::WEXITSTATUS(own) == 3, "{own:#x}");
 }
+
+#[test]
+fn a_change_behind_the_handler_leaves_it_in_front() {
+    let _alone = alone();
+    sigbus::install(resolve).unwrap();
+    let action = |new: *const signals::Action| {
+        let mut old = sigbus::chained_action();
+        // SAFETY: null or an action of the caller's frame, whose handler only ends the process; one of this frame.
+        assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, new, &mut old) }, 0);
+        old
+    };
+    let (ours, before) = (action(std::ptr::null()), sigbus::chained_action());
+    let mut changed = before;
+    changed.sa_sigaction = leave_with_3 as *const () as usize;
+    for (new, found) in [(changed, before), (before, changed)] {
+        let seen = sigbus::behind(|| sigbus::behind(|| action(&new)).unwrap()).unwrap();
+        assert_eq!(seen.sa_sigaction, found.sa_sigaction);
+        assert_eq!(sigbus::chained_action().sa_sigaction, new.sa_sigaction);
+        assert_eq!(action(std::ptr::null()).sa_sigaction, ours.sa_sigaction);
+    }
+}

@@ -196,6 +196,13 @@ impl ArenaHeap {
         unsafe { self.inner.resize(block, size, align) }
     }
 
+    /// Bytes of all large blocks, and of the chunks of small ones.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let large: usize = self.inner.large().values().sum();
+        large + self.inner.small().allocator().ranges.borrow().iter().map(|chunk| chunk.len()).sum::<usize>()
+    }
+
     /// Whether an address lies in a small block's chunk, or is the start of a large block, of this heap.
     #[must_use]
     pub fn owns(&self, block: *const u8) -> bool {

@@ -129,6 +129,9 @@ pub enum SwapDeviceError {
     /// Bad size.
     #[error(transparent)]
     Size(#[from] SizeError),
+    /// No path.
+    #[error("a swap device is a path, ram:SIZE or zram:SIZE, and this one is empty")]
+    Empty,
     /// Bad priority.
     #[error("`{0}` is no priority: give 0 to {max}, higher is used first", max = Priority::MAX)]
     Priority(String),
@@ -230,6 +233,9 @@ impl FromStr for SwapDevice {
             options.push((word, value));
         }
         let mut device: SwapDevice = rest.parse::<DeviceSpec>()?.into();
+        if matches!(&device.spec, DeviceSpec::File { path, .. } if path.as_os_str().is_empty()) {
+            return Err(SwapDeviceError::Empty);
+        }
         // The last option of a kind counts.
         options.into_iter().rev().try_for_each(|(word, value)| device.set(word, value))?;
         Ok(device)
@@ -281,6 +287,8 @@ mod tests {
             ("zram:1G,algo=gzip", "`gzip` is no way to compress"),
             ("ram:1G,algo=lz4", "only zram:"),
             ("ram:x,prio=1", "x"),
+            ("", "is empty"),
+            (":1G,prio=1", "is empty"),
         ] {
             let error = text.parse::<SwapDevice>().unwrap_err().to_string();
             assert!(error.contains(part) && !error.contains('\n'), "{text}: {error}");

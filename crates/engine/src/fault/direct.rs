@@ -26,6 +26,16 @@ pub(crate) fn attach(engine: &Arc<Engine>) -> Result<(), Error> {
     sigbus::install(on_sigbus).map_err(Error::system("installing the SIGBUS handler"))
 }
 
+/// Calls `change`, which may change the action for SIGBUS, as if there were no handler of the engine's: what it finds
+/// and leaves there is the action behind that handler. The faults of other threads are not resolved meanwhile, so it
+/// must be short. For language runtimes with a handler of their own.
+///
+/// # Errors
+/// The kernel's.
+pub fn behind_sigbus<R>(change: impl FnOnce() -> R) -> Result<R, Error> {
+    sigbus::behind(change).map_err(Error::system("changing the SIGBUS handler"))
+}
+
 pub(crate) fn detach(engine: &Arc<Engine>) {
     ENGINES.write().expect("nothing panics under this lock").retain(|other| !Arc::ptr_eq(other, engine));
 }

@@ -28,21 +28,28 @@ class Fit(NamedTuple):
     fits: bool
     #: Bytes of the array.
     bytes: int
-    #: Bytes of it that are in RAM at most: the budget.
+    #: Bytes that are in RAM at most: the budget, or all RAM that this process may use.
     ram_bytes: int
-    #: Bytes that the swap devices can still take.
+    #: Bytes that the swap devices take in all, if no more compresses.
     swap_bytes: int
     #: Bytes a second that the disk of the swap file reads and writes; 0 where there is none.
     read_rate: float
     write_rate: float
+    #: Bytes of the arrays that there are, which count as if they were filled.
+    arrays_bytes: int = 0
+    #: Bytes that compressed RAM takes besides at most, if all compresses well.
+    compressed_bytes: int = 0
 
     def __bool__(self) -> bool:
         return self.fits
 
     def __str__(self) -> str:
         verdict = "fits" if self.fits else "does not fit"
-        text = f"{_native.show(min(self.bytes, _MOST_SHOWN))} {verdict}: RAM {_native.show(self.ram_bytes)}"
-        text += f", swap {_native.show(self.swap_bytes)}"
+        text = f"{_show(self.bytes)} {verdict}: RAM {_show(self.ram_bytes)}, swap {_show(self.swap_bytes)}"
+        if self.compressed_bytes:
+            text += f" and up to {_show(self.compressed_bytes)} more if it compresses"
+        if self.arrays_bytes:
+            text += f"; the arrays that there are may take {_show(self.arrays_bytes)}"
         if self.read_rate:
             seconds = max(0, self.bytes - self.ram_bytes) / self.read_rate
             text += f"; the disk reads {self.read_rate / 1e9:.2f} GB/s, writes {self.write_rate / 1e9:.2f} GB/s"
@@ -50,7 +57,11 @@ class Fit(NamedTuple):
         return text
 
 
-def fit(stats: Mapping[str, Any], shape: Shape, dtype: Any, measure: bool) -> Fit:
+def _show(size: int) -> str:
+    return _native.show(min(size, _MOST_SHOWN))
+
+
+def fit(stats: Mapping[str, Any], arrays_bytes: int, shape: Shape, dtype: Any, measure: bool) -> Fit:
     """Compares an array with a pool's figures. Measures the disk of its first swap file, if that is wanted."""
     lengths: Any = shape if isinstance(shape, (Sequence, np.ndarray)) else (shape,)
     size = np.dtype(dtype).itemsize
@@ -58,27 +69,56 @@ def fit(stats: Mapping[str, Any], shape: Shape, dtype: Any, measure: bool) -> Fi
         if operator.index(length) < 0:
             raise ValueError("negative dimensions are not allowed")
         size *= operator.index(length)
-    directories, room = [], 0
-    for device in stats["devices"]:
-        if device["size_bytes"] is not None:
-            room += max(0, device["size_bytes"] - device["used_bytes"])
-        directory = _directory(device["name"])
-        if directory is None:
-            continue
-        directories.append(directory)
-        if device["size_bytes"] is None:
-            disk = os.statvfs(directory)
-            room += disk.f_bavail * disk.f_frsize
-    in_use = stats["mapped_bytes"] + stats["standby_bytes"]
-    budget = stats["memory_bytes"]
+    machine = _native.budget("100%")
+    ram = min(stats["memory_bytes"], machine)
+    in_memory, compressed = _in_memory(stats, machine - ram)
+    on_disk, directories = _on_disks(stats)
+    swap = in_memory + on_disk
     rates = _measure_disk(directories[0]) if measure and directories else (0.0, 0.0)
-    return Fit(size <= room + max(0, budget - in_use), size, budget, room, *rates)
+    return Fit(size + arrays_bytes <= ram + swap, size, ram, swap, *rates, arrays_bytes, compressed)
+
+
+def _in_memory(stats: Mapping[str, Any], left: int) -> tuple[int, int]:
+    """Bytes that devices in memory take of so much RAM: of compressed RAM those that it takes uncompressed, with what
+    compression has gained so far, and those that it takes besides if all compresses."""
+    room, besides = 0, 0
+    for device in stats["devices"]:
+        if device["name"].startswith("zram:"):
+            # But a sixteenth: its records, and the rest of pages that have no room for one more object.
+            plain = min(device["limit_bytes"] * 15 // 16, left)
+            most = device["size_bytes"] * plain // device["limit_bytes"]
+            gained = device["content_bytes"] - device["kept_bytes"] - stats["mapped_bytes"] - stats["standby_bytes"]
+            room, besides = room + plain + max(0, gained), besides + max(0, most - plain - max(0, gained))
+        elif device["name"].startswith("ram:"):
+            plain = min(device["size_bytes"], left)
+            room += plain
+        else:
+            continue
+        left -= plain
+    return room, besides
+
+
+def _on_disks(stats: Mapping[str, Any]) -> tuple[int, list[str]]:
+    """Bytes that block devices and swap files take, and the directories of the files. A file of no stated size takes
+    what it has and what is free on its disk; one of a stated size has all of it."""
+    room, directories, free = 0, [], {}
+    for device in stats["devices"]:
+        if device["name"].startswith(("ram:", "zram:")):
+            continue
+        directory = _directory(device["name"])
+        if directory is not None:
+            directories.append(directory)
+        if device["size_bytes"] is not None:
+            room += device["size_bytes"]
+        elif directory is not None:
+            disk = os.statvfs(directory)
+            room += device["reserved_bytes"]
+            free[os.stat(directory).st_dev] = disk.f_bavail * disk.f_frsize
+    return room + sum(free.values()), directories
 
 
 def _directory(device: str) -> str | None:
-    """The directory of a swap file; `None` for memory and block devices."""
-    if device.startswith(("ram:", "zram:")):
-        return None
+    """The directory of a swap file; `None` for a block device."""
     try:
         mode = os.stat(device).st_mode
     except OSError:

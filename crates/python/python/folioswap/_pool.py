@@ -12,8 +12,9 @@ import numpy as np
 
 from . import _native
 from ._fit import Fit, fit
+from ._sigbus import keep_in_front
 from ._stats import Stats
-from ._transfer import npy_header, write_parts
+from ._transfer import descriptor_of, is_npy, items_left, npy_header, write_npy, write_parts
 from ._types import Advice, Array, Memory, Order, Path, Shape, Size, as_array, extent, file_offset, size_bytes
 
 try:
@@ -32,7 +33,8 @@ _numpy_fromfile: Any = np.fromfile
 
 def _fromfile(file: Any, dtype: Any = float, count: int = -1, sep: str = "", offset: int = 0, **options: Any) -> Any:
     """`numpy.fromfile` for pools in direct mode. NumPy's own takes EFAULT for the end of the file there, so inside
-    `with pool:` the pool reads. What is no plain file NumPy reads into ordinary memory. Otherwise NumPy does all."""
+    `with pool:` the pool reads. What is no file of a known size NumPy reads into ordinary memory. Otherwise NumPy does
+    all."""
     entered = _entered.get()
     if not entered or entered[-1][0].faults != "direct" or sep or options:
         return _numpy_fromfile(file, dtype, count, sep, offset, **options)
@@ -41,7 +43,7 @@ def _fromfile(file: Any, dtype: Any = float, count: int = -1, sep: str = "", off
             return _fromfile(opened, dtype, count, sep, offset)
     pool, dtype = entered[-1][0], np.dtype(dtype)
     about = os.fstat(file.fileno())
-    if not stat.S_ISREG(about.st_mode) or dtype.hasobject or dtype.itemsize == 0 or file.tell() + offset < 0:
+    if not stat.S_ISREG(about.st_mode) or not about.st_size or dtype.hasobject or dtype.itemsize == 0 or file.tell() + offset < 0:
         return _call_with(entered[0][1], _numpy_fromfile, file, dtype, count, sep, offset).copy()
     start = file.tell() + offset
     left = max(0, about.st_size - start) // dtype.itemsize
@@ -96,6 +98,10 @@ class Pool:
     of all arrays; each child has a budget and swap of its own. Arrays may be made of more than fits budget and swap
     (`fits` says what does). If they are filled beyond it, no write can fail: the process ends with one line and exit
     status 70.
+
+    NumPy's ``a.resize(...)`` holds the GIL while the content moves: other Python threads wait, longer for more of it.
+    In direct mode, Python's own changes of the handler of SIGBUS (`faulthandler`, `signal.signal`) leave the pool's in
+    front; those of other libraries must keep it.
     """
 
     __slots__ = ("_arena", "_handler", "__weakref__")
@@ -113,6 +119,7 @@ class Pool:
         self._handler = self._arena.handler
         if self._arena.faults == "direct":
             np.fromfile = _fromfile  # type: ignore[assignment]
+            keep_in_front()
 
     # ---- arrays ----
 
@@ -147,7 +154,8 @@ class Pool:
         return _call_with(self._handler, np.full, shape, fill_value, dtype, order)
 
     def array(self, object: Any, dtype: Any = None, **options: Any) -> Array:
-        """A copy of an array or sequence in the pool, as `numpy.array`.
+        """A copy of an array or sequence in the pool, as `numpy.array`. With ``copy=False`` (or ``None`` in NumPy 2) an
+        array that needs no copy is returned itself, wherever it lies.
 
         Raises MemoryError where there are no addresses left.
 
@@ -175,12 +183,14 @@ class Pool:
         Parameters
         ----------
         path
-            A ``.npy`` file (its header says shape and type), or any other file if `dtype` is given.
+            A ``.npy`` file (its header says shape and type), or any other file if `dtype` is given. A name that ends in
+            ``.npy`` is one of a ``.npy`` file.
         dtype, shape, offset
             Of a file without header: the type, the shape (default: one dimension, as long as the file), and how many
             bytes to skip.
 
-        Raises ValueError where the file is too short or holds Python objects, OSError where it cannot be read.
+        Raises ValueError where the file is too short, has no known size and no `shape` is given, has a header besides
+        what is given, or holds Python objects; OSError where it cannot be read.
 
         >>> import tempfile
         >>> with tempfile.NamedTemporaryFile(suffix=".npy") as file:
@@ -191,6 +201,10 @@ class Pool:
         """
         offset, name = file_offset(offset), os.fsdecode(path)
         order: Order = "C"
+        if dtype is None and (shape is not None or offset):
+            raise ValueError("shape and offset are of a file without header: give the dtype, too")
+        if dtype is not None and is_npy(path):
+            raise ValueError(f"the header of {name} says its type and shape: give no dtype, shape or offset")
         with open(path, "rb", buffering=0) as file:
             if dtype is None:
                 shape, order, dtype, offset = npy_header(file)
@@ -198,9 +212,7 @@ class Pool:
             if dtype.hasobject:
                 raise ValueError(f"{name} holds Python objects: load it by numpy.load(allow_pickle=True)")
             if shape is None:
-                if dtype.itemsize == 0:
-                    raise ValueError("give the shape: items of this type have no size")
-                shape = max(0, os.fstat(file.fileno()).st_size - offset) // dtype.itemsize
+                shape = items_left(file, dtype, offset)
             array = self.empty(shape, dtype, order)
             read = self._read(file.fileno(), offset, array)
             if read != array.nbytes:
@@ -209,10 +221,10 @@ class Pool:
 
     def readinto(self, file: Any, array: Memory, offset: SupportsIndex = 0) -> int:
         """Fills an array of the pool from an open file, from byte `offset` on. Returns the bytes read: fewer than the
-        array has if the file ends before. Unlike ``file.readinto`` it also works in direct mode.
+        array has if the file ends before. Unlike ``file.readinto`` of a plain file it also works in direct mode.
 
-        Raises ValueError where the array is not contiguous and writable or holds Python objects, OSError where the file
-        cannot be read.
+        Raises ValueError where the array is not contiguous and writable, holds Python objects or lies in another pool,
+        or the file is not a plain one, such as one of `gzip`; OSError where the file cannot be read.
 
         >>> import tempfile
         >>> pool = Pool("64M")
@@ -222,12 +234,14 @@ class Pool:
         ...     pool.readinto(file, a, offset=2), a
         (4, array([2, 3, 4, 5], dtype=uint8))
         """
-        return self._read(file.fileno(), file_offset(offset), as_array(array))
+        return self._read(descriptor_of(file), file_offset(offset), as_array(array))
 
     def to_file(self, array: Memory, path: Path) -> None:
-        """Writes an array to a file, as `numpy.ndarray.tofile`. Also works in direct mode.
+        """Writes an array to a file: as `numpy.save` if the name ends in ``.npy``, else as `numpy.ndarray.tofile`. Also
+        works in direct mode.
 
-        Raises ValueError where it holds Python objects, OSError where the file cannot be written.
+        Raises ValueError where it holds Python objects or lies in another pool, OSError where the file cannot be
+        written.
 
         >>> import tempfile
         >>> with tempfile.NamedTemporaryFile() as file:
@@ -240,6 +254,9 @@ class Pool:
         if array.dtype.hasobject:
             raise ValueError("an array of Python objects cannot be written")
         with open(path, "wb") as file:
+            if is_npy(path):
+                write_npy(array, file)
+                return
             if not array.flags.c_contiguous:
                 write_parts(array, file)
                 return
@@ -279,12 +296,17 @@ class Pool:
 
     def __exit__(self, *_: object) -> None:
         entered = _entered.get()
-        if not entered:
+        at = max((at for at, (pool, _) in enumerate(entered) if pool is self), default=None)
+        if at is None:
             raise RuntimeError("this pool was not entered in this thread or task")
+        before, inner = entered[at][1], entered[at + 1 :]
+        if inner:  # as where a generator is closed in the block of another pool: that one stays in force
+            _entered.set((*entered[:at], (inner[0][0], before), *inner[1:]))
+            return
         try:
-            _set_handler(entered[-1][1])
+            _set_handler(before)
         finally:  # also if Ctrl-C came in between
-            _entered.set(entered[:-1])
+            _entered.set(entered[:at])
 
     # ---- advice ----
 
@@ -329,7 +351,7 @@ class Pool:
         self.advise(array, "willneed")
 
     def cold(self, array: Memory) -> None:
-        """Lets an array or view leave RAM first, and starts writing it.
+        """Lets an array or view leave RAM first, and starts writing it. Ctrl-C ends this between two parts of 64 MiB.
 
         >>> pool = Pool("64M")
         >>> pool.cold(pool.zeros((1000, 1000)))
@@ -386,8 +408,8 @@ class Pool:
     def resize(self, memory: Size) -> None:
         """Changes the budget. After shrinking it, waits until the surplus has left RAM, 10 seconds at most.
 
-        Ctrl-C ends the wait, and the budget is changed all the same. Raises ValueError where it is below 16M or above
-        15T, MemoryError where the system has not that much.
+        Ctrl-C ends the wait, and the budget is changed all the same. A budget beyond the machine's RAM is not refused,
+        but limits nothing. Raises ValueError where it is below 16M or above 15T.
 
         >>> pool = Pool("64M")
         >>> pool.resize("32M")
@@ -397,7 +419,8 @@ class Pool:
         self._arena.resize(size_bytes(memory, _native.budget))
 
     def fits(self, shape: Shape, dtype: Any = float, measure: bool = True) -> Fit:
-        """Whether one more array of this shape fits RAM and swap, and how fast the disk is.
+        """Whether one more array of this shape fits RAM and swap, and how fast the disk is. All arrays of the pool count
+        as if they were filled, and compressed RAM as if nothing compressed.
 
         Parameters
         ----------
@@ -409,7 +432,7 @@ class Pool:
         >>> bool(fit), fit.bytes
         (True, 4000000)
         """
-        return fit(self._arena.stats(), shape, dtype, measure)
+        return fit(self._arena.stats(), self._arena.arrays_bytes, shape, dtype, measure)
 
     def __repr__(self) -> str:
         return f"<folioswap.Pool of {_native.show(self.memory)}, {self.faults} faults, {self.folio} folios>"
@@ -419,5 +442,5 @@ class Pool:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "a pool cannot be sent to another process: make one there. Its arrays can be sent, and are copied"
+            "a pool can be neither copied nor sent to another process: make a new one. Its arrays can be, and are copied"
         )

@@ -1,18 +1,49 @@
-"""Files: the header of .npy files, and arrays whose items do not follow each other."""
+"""Files: which are plain and how long they are, .npy files, and arrays whose items do not follow each other."""
 
 from __future__ import annotations
 
 import io
+import os
+import stat
 from typing import Any
 
 import numpy as np
 
-from ._types import Array, Order
+from ._types import Array, Order, Path
 
 _MAGIC = b"\x93NUMPY"
 
 #: Bytes that `write_parts` copies at a time.
 _PIECE_BYTES = 1 << 20
+
+
+def is_npy(path: Path) -> bool:
+    """Whether a name is one of a .npy file."""
+    return os.fsdecode(path).endswith(".npy")
+
+
+def items_left(file: Any, dtype: Any, offset: int) -> int:
+    """How many items a file has from an offset on."""
+    if dtype.itemsize == 0:
+        raise ValueError("give the shape: items of this type have no size")
+    about = os.fstat(file.fileno())
+    if stat.S_ISBLK(about.st_mode):
+        size = os.lseek(file.fileno(), 0, os.SEEK_END)
+    elif not stat.S_ISREG(about.st_mode) or (not about.st_size and os.pread(file.fileno(), 1, 0)):  # as in /proc
+        raise ValueError(f"give the shape: the system does not say how long {os.fsdecode(file.name)} is")
+    else:
+        size = about.st_size
+    return int(max(0, size - offset) // dtype.itemsize)
+
+
+def descriptor_of(file: Any) -> int:
+    """The descriptor of an open file whose bytes are those of the file."""
+    inner = file
+    while isinstance(inner, (io.TextIOWrapper, io.BufferedReader, io.BufferedRandom, io.BufferedWriter)):
+        inner = inner.buffer if isinstance(inner, io.TextIOWrapper) else inner.raw
+    if isinstance(inner, io.IOBase) and not isinstance(inner, io.FileIO):
+        raise ValueError(f"a {type(inner).__name__} is no plain file: call its own readinto")
+    return int(file.fileno())
 
 
 def npy_header(file: Any) -> tuple[tuple[int, ...], Order, Any, int]:
@@ -44,3 +75,15 @@ def write_parts(array: Array, file: Any) -> None:
     flags: Any = ["external_loop", "buffered", "zerosize_ok"]
     for piece in np.nditer(array, flags=flags, order="C", buffersize=items):
         file.write(np.asarray(piece).tobytes())
+
+
+class _NoFile:
+    """Takes what is written, and has no descriptor: NumPy copies then, which works in both fault modes."""
+
+    def __init__(self, file: Any) -> None:
+        self.write = file.write
+
+
+def write_npy(array: Array, file: Any) -> None:
+    """Writes a .npy file, by way of a buffer of 16 MiB. Between two pieces as in `write_parts`."""
+    np.lib.format.write_array(_NoFile(file), array, allow_pickle=False)
