@@ -79,12 +79,30 @@ fn a_signal_reaches_the_program_once() {
         ("timeout --preserve-status 1000", "", "kill -TERM $!", 1),
         ("setsid", "setsid", "kill -TERM $!", 1),
         ("setsid", "", "kill -TERM -- -$!; sleep 0.3; kill -TERM $!; sleep 0.3; kill -TERM -- -$!", 3),
+        ("setsid", "", "pkill -KILL -s $! group-signals; kill -TERM $!", 1),
     ];
     for (before, after, sent, expected) in cases {
         let line = format!("{before} $RUN {after} {COUNT} TERM & {READY}; {sent}; wait $!");
         let (status, said) = bash(&scratch, &line);
         assert_eq!(status, Some(expected), "{before}, {after}, {sent}: {said}");
     }
+}
+
+#[test]
+fn each_of_many_signals_reaches_the_program_once() {
+    with_library();
+    if Command::new("python3").arg("--version").output().is_err() {
+        println!("SKIPPED: python3 is missing. Get it: apt-get install python3");
+        return;
+    }
+    let scratch = Scratch::new();
+    // Those from 32 on are queued, and this program takes each.
+    let count = "from signal import *; pthread_sigmask(SIG_BLOCK, {40}); print(\"ready\", flush=True)\nn = 0\n\
+                 while sigtimedwait({40}, 2 if n else 1000): n += 1\nexit(n)";
+    let sent = "kill -40 -- -$!; kill -40 $!; kill -40 -- -$!; kill -40 $!; kill -40 $(pgrep -s $!)";
+    let line = format!("setsid $RUN python3 -c $'{}' & {READY}; {sent}; wait $!", count.replace('\n', "\\n"));
+    let (status, said) = bash(&scratch, &line);
+    assert_eq!(status, Some(5), "{said}");
 }
 
 #[test]

@@ -5,12 +5,13 @@
 //! process alone is. A witness in the group tells which it was.
 
 use crate::exit::Failure;
-use folioswap_child::{Received, Taken, Witness, Woken, began_ignoring, reap_others, send, stop_by};
+use folioswap_child::{Received, Sent, Witness, began_ignoring, reap_others, send, stop_by};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, child_subreaper, getpgid, getpgrp, getpid, getppid, getsid,
     pidfd_open, waitid,
 };
+use std::collections::VecDeque;
 use std::io::{ErrorKind, PipeReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -27,9 +28,6 @@ const STOPPING: [Signal; 3] = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
 /// How long a signal waits before it is forwarded. timeout(1) and systemd send theirs to this process first, and then
 /// to all others.
 const UNTIL_ALL_HAVE_IT: Duration = Duration::from_millis(20);
-
-/// When the witness has got no more for this long, what it has got is forgotten.
-const UNTIL_FORGOTTEN: Duration = Duration::from_secs(1);
 
 /// How long after the child a signal to the group stops this process at the latest.
 const UNTIL_STOPPED: Duration = Duration::from_millis(50);
@@ -50,7 +48,7 @@ impl Supervisor {
     /// The signal that asks the command to end, if one came while there was no child.
     pub fn asked_to_end(&mut self) -> Option<i32> {
         let ends = |signal: &i32| ENDING.iter().any(|one| one.as_raw() == *signal) && !began_ignoring(*signal);
-        self.received.take().iter().map(|taken| taken.signal).find(ends)
+        self.received.take().iter().map(|sent| sent.signal).find(ends)
     }
 
     /// Gives signals the effect that they had when the command was started. Dropping the supervisor would leave them
@@ -76,7 +74,7 @@ impl Supervisor {
             };
             Failure::of(status, format!("program '{program}' could not be executed: {error}"))
         })?;
-        // After the child: what only the witness has got would be taken for the child's.
+        // After the child: what only the witness has got would be taken for what the child has got, too.
         let witness = Witness::start().ok();
         let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let is_group_stopped = AtomicBool::new(false);
@@ -87,6 +85,7 @@ impl Supervisor {
             pidfd: process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
             is_reaper: getpid().is_init() || child_subreaper().is_ok_and(|is_one| is_one.is_some()),
             is_group_stopped: &is_group_stopped,
+            waiting: VecDeque::new(),
         };
         std::thread::scope(|scope| {
             let _until_end = until_end; // closed at the end, also if this thread panics
@@ -114,47 +113,74 @@ struct Forwarder<'a> {
     /// Whether processes that lose their parents become children of this one.
     is_reaper: bool,
     is_group_stopped: &'a AtomicBool,
+    /// The signals that the group may yet get, and when they were taken, the oldest first.
+    waiting: VecDeque<(Sent, Instant)>,
 }
 
 impl Forwarder<'_> {
     fn forward(mut self, end: &PipeReader) {
-        let mut limit = None;
         loop {
-            match self.received.wait(end.as_fd(), limit) {
-                Woken::ByEnd => return,
-                Woken::ByTime => {
-                    self.seen();
-                    limit = None;
-                }
-                Woken::BySignal => {
-                    if Received::pause(end.as_fd(), UNTIL_ALL_HAVE_IT) == Woken::ByEnd {
-                        return;
-                    }
-                    // In this order: one that comes in between may reach the program twice, but is not lost.
-                    let taken = self.received.take();
-                    let seen = self.seen();
-                    // What the program sends to its parent is not for itself.
-                    let is_for_program = |taken: &&Taken| !taken.is_of_child && taken.sender != self.child;
-                    taken.iter().filter(is_for_program).for_each(|taken| self.settle(taken, seen));
-                    if self.is_reaper {
-                        reap_others(self.child);
-                    }
-                    limit = Some(UNTIL_FORGOTTEN);
-                }
+            let limit = self.waiting.front().map(|(_, taken)| UNTIL_ALL_HAVE_IT.saturating_sub(taken.elapsed()));
+            if self.received.wait(end.as_fd(), self.witness.as_ref(), limit) {
+                return;
+            }
+            // Before the question: of a signal to the group, the witness has its own by then. After it, too: so has
+            // this process, of what was reported.
+            self.take();
+            let reports = self.witness.as_ref().and_then(Witness::ask);
+            self.take();
+            if reports.is_none() {
+                self.witness = None;
+            }
+            if self.is_child_in_group() {
+                reports.iter().flatten().for_each(|report| self.forget(*report));
+            }
+            self.pass_on();
+            if self.is_reaper {
+                reap_others(self.child);
             }
         }
     }
 
-    /// The signals that the group has got since the last call. A new witness takes the place of the one that got them,
-    /// or that somebody has ended.
-    fn seen(&mut self) -> u64 {
-        match &self.witness {
-            Some(witness) if witness.is_there() && witness.seen() == 0 => 0,
-            witness => {
-                let next = Witness::start().ok();
-                let seen = witness.as_ref().map_or(0, Witness::seen);
-                self.witness = next;
-                seen
+    /// Takes the signals that came. What the program sends to its parent is not for itself.
+    fn take(&mut self) {
+        for sent in self.received.take().into_iter().filter(|sent| sent.sender != self.child) {
+            self.note(sent, false);
+            self.waiting.push_back((sent, Instant::now()));
+        }
+    }
+
+    /// Forgets a signal that the group has got. With it goes the same one that its sender has sent to this process
+    /// alone just before, as the kernel keeps one of a number.
+    fn forget(&mut self, report: Sent) {
+        let mut left = if report.is_queued() { 1 } else { usize::MAX };
+        self.waiting.retain(|(sent, _)| {
+            let goes = *sent == report && left > 0;
+            left -= usize::from(goes);
+            !goes
+        });
+        self.note(report, true);
+    }
+
+    /// Notes whether the group is stopped, or should be.
+    fn note(&self, sent: Sent, has_group: bool) {
+        let is = |signal: &Signal| signal.as_raw() == sent.signal;
+        if has_group && STOPPING.iter().any(is) {
+            self.is_group_stopped.store(true, Ordering::Relaxed);
+        } else if is(&Signal::CONT) {
+            self.is_group_stopped.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Forwards what the group will not get any more.
+    fn pass_on(&mut self) {
+        let may_come = self.witness.is_some() && self.is_child_in_group();
+        let limit = if may_come { UNTIL_ALL_HAVE_IT } else { Duration::ZERO };
+        while let Some(&(sent, _)) = self.waiting.front().filter(|(_, taken)| taken.elapsed() >= limit) {
+            self.waiting.pop_front();
+            if let Some(pidfd) = &self.pidfd {
+                // The child may have ended meanwhile. Then the signal has no receiver.
+                let _ = send(pidfd.as_fd(), sent.signal);
             }
         }
     }
@@ -163,21 +189,6 @@ impl Forwarder<'_> {
     fn is_child_in_group(&self) -> bool {
         let child = i32::try_from(self.child).ok().and_then(Pid::from_raw);
         child.is_some_and(|child| getpgid(Some(child)) == Ok(getpgrp()))
-    }
-
-    /// Forwards a signal, unless the group has got it.
-    fn settle(&self, taken: &Taken, seen: u64) {
-        let is = |signal: &Signal| signal.as_raw() == taken.signal;
-        let has_group = seen >> (taken.signal - 1) & 1 == 1 && self.is_child_in_group();
-        if has_group && STOPPING.iter().any(is) {
-            self.is_group_stopped.store(true, Ordering::Relaxed);
-        } else if is(&Signal::CONT) {
-            self.is_group_stopped.store(false, Ordering::Relaxed);
-        }
-        if let Some(pidfd) = self.pidfd.as_ref().filter(|_| !has_group) {
-            // The child may have ended meanwhile. Then the signal has no receiver.
-            let _ = send(pidfd.as_fd(), taken.signal);
-        }
     }
 }
 
