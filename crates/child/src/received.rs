@@ -110,11 +110,25 @@ pub fn send(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
 
 /// Stops this process as a signal does by default. Returns when it is continued.
 pub fn stop_by(signal: i32) {
-    let set = bit(signal);
-    mask(libc::SIG_UNBLOCK, set);
+    raise(signal);
+    mask(libc::SIG_BLOCK, bit(signal));
+}
+
+/// Ends this process by a signal that has ended another one, which has left a core dump if one was wanted. Returns if
+/// this process is PID 1 of a namespace.
+pub fn end_by(signal: i32) {
+    // SAFETY: takes no pointers. No handler is installed.
+    unsafe {
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0); // a limit of 0 does not hold for pipes
+        libc::signal(signal, libc::SIG_DFL);
+    }
+    raise(signal);
+}
+
+fn raise(signal: i32) {
+    mask(libc::SIG_UNBLOCK, bit(signal));
     // SAFETY: takes no pointers.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), signal) };
-    mask(libc::SIG_BLOCK, set);
 }
 
 /// Takes the statuses of children that have ended, until there is none or that of `child` is next. They become children

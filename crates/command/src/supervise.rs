@@ -1,10 +1,10 @@
-//! Runs a child to its end: forwards signals to it, and turns its end into our exit status.
+//! Runs a child to its end, and forwards signals to it.
 //!
 //! The child stays in our process group, so that the terminal treats it as the foreground program. A signal to the
 //! group, from the terminal or from a process, has reached it too. It is not forwarded. One that was sent to this
 //! process alone is. A witness in the group tells which it was.
 
-use crate::exit::Failure;
+use crate::exit::{End, Failure};
 use folioswap_child::{Received, Sent, Witness, began_ignoring, reap_others, send, stop_by};
 use rustix::io::Errno;
 use rustix::process::{
@@ -59,9 +59,9 @@ impl Supervisor {
 
     /// Starts `command` and waits for its end. `started` is called with the child right after its start (to take its
     /// pipes).
-    pub fn run(&mut self, command: &mut Command, started: impl FnOnce(&mut Child)) -> Result<u8, Failure> {
+    pub fn run(&mut self, command: &mut Command, started: impl FnOnce(&mut Child)) -> Result<End, Failure> {
         if let Some(signal) = self.asked_to_end() {
-            return Ok(status_of_signal(signal));
+            return Ok(End::Signal(signal));
         }
         let (end, until_end) =
             std::io::pipe().map_err(|error| Failure::new(format!("a pipe could not be opened: {error}")))?;
@@ -98,7 +98,7 @@ impl Supervisor {
                 stop_with(pid, &is_group_stopped);
             }
             let ended = child.wait();
-            ended.map(status_of_exit).map_err(|error| Failure::new(format!("waiting for the program failed: {error}")))
+            ended.map(end_of).map_err(|error| Failure::new(format!("waiting for the program failed: {error}")))
         })
     }
 }
@@ -227,18 +227,12 @@ fn is_a_shells_job() -> bool {
         && matches!((getsid(Some(parent)), getsid(None)), (Ok(theirs), Ok(ours)) if theirs == ours)
 }
 
-/// The exit status as a shell reports it.
-pub fn status_of_exit(status: ExitStatus) -> u8 {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => code as u8, // the kernel limits it to 0..=255
-        (None, Some(signal)) => status_of_signal(signal),
-        (None, None) => folioswap::ExitStatus::Failed.code(),
+fn end_of(child: ExitStatus) -> End {
+    match (child.code(), child.signal()) {
+        (Some(code), _) => End::Status(code as u8), // the kernel limits it to 0..=255
+        (None, Some(signal)) => End::Signal(signal),
+        (None, None) => End::Status(folioswap::ExitStatus::Failed.code()),
     }
-}
-
-/// The exit status of what a signal has ended.
-pub fn status_of_signal(signal: i32) -> u8 {
-    u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
 #[cfg(test)]
@@ -247,8 +241,10 @@ mod tests {
 
     #[test]
     fn ends_are_reported_as_a_shell_does() {
-        assert_eq!(status_of_exit(ExitStatus::from_raw(0)), 0);
-        assert_eq!(status_of_exit(ExitStatus::from_raw(3 << 8)), 3);
-        assert_eq!(status_of_exit(ExitStatus::from_raw(9)), 137);
+        let ends = [(0, End::Status(0)), (3 << 8, End::Status(3)), (9, End::Signal(9)), (9 | 1 << 7, End::Signal(9))];
+        for (raw, end) in ends {
+            assert_eq!(end_of(ExitStatus::from_raw(raw)), end);
+        }
+        assert_eq!([End::Status(3), End::Signal(9)].map(End::status), [3, 137]);
     }
 }
