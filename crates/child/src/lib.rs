@@ -12,7 +12,7 @@ mod received;
 mod witness;
 
 pub use begun::{began_ignoring, bind, close_streams};
-pub use received::{Received, Taken, Woken, reap_others, send, stop_by};
+pub use received::{Received, Sent, end_by, reap_others, send, stop_by};
 pub use witness::Witness;
 
 use std::io;

@@ -2,10 +2,11 @@
 //! they wait there until somebody takes them.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use crate::begun::began_blocking;
+use crate::witness::Witness;
 use crate::{bit, check, mask};
 
 /// All but those by which the C library changes its threads.
@@ -14,25 +15,27 @@ static ALL: u64 = !(bit(32) | bit(33));
 /// The signals of this process. The calling thread, and threads that are started later, are not interrupted by any.
 pub struct Received(OwnedFd);
 
-/// A signal that was taken.
-pub struct Taken {
+/// A signal, and where it is from.
+#[repr(C)]
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Sent {
     /// Its number.
     pub signal: i32,
-    /// The kernel tells of a child with it.
-    pub is_of_child: bool,
     /// The process that sent it; 0: none did, or it is in another PID namespace.
     pub sender: u32,
 }
 
-/// Why a wait is over.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub enum Woken {
-    /// A signal can be taken.
-    BySignal,
-    /// The pipe was closed.
-    ByEnd,
-    /// The time is up.
-    ByTime,
+impl Sent {
+    /// From what the kernel says of a signal.
+    pub(crate) fn of(signal: i32, code: i32, pid: u32) -> Sent {
+        Sent { signal, sender: if code <= libc::SI_USER { pid } else { 0 } }
+    }
+
+    /// Whether each one is kept until it is handled. Of the others there is one at a time.
+    #[must_use]
+    pub fn is_queued(self) -> bool {
+        self.signal >= 32
+    }
 }
 
 impl Received {
@@ -52,8 +55,8 @@ impl Received {
         Ok(Received(unsafe { OwnedFd::from_raw_fd(number as i32) }))
     }
 
-    /// Takes all signals, the lowest number first.
-    pub fn take(&self) -> Vec<Taken> {
+    /// Takes all signals, the lowest number first, but for what the kernel tells of children.
+    pub fn take(&self) -> Vec<Sent> {
         let mut taken = Vec::new();
         loop {
             // SAFETY: all zeroes is a valid value.
@@ -64,21 +67,18 @@ impl Received {
             if usize::try_from(read) != Ok(len) {
                 return taken; // no more
             }
-            let signal = info.ssi_signo as i32;
-            let is_sent = info.ssi_code <= libc::SI_USER;
-            let sender = if is_sent { info.ssi_pid } else { 0 };
-            taken.push(Taken { signal, is_of_child: signal == libc::SIGCHLD && !is_sent, sender });
+            let sent = Sent::of(info.ssi_signo as i32, info.ssi_code, info.ssi_pid);
+            if sent.signal != libc::SIGCHLD || info.ssi_code <= libc::SI_USER {
+                taken.push(sent);
+            }
         }
     }
 
-    /// Waits for a signal, or until the other end of the pipe `end` is closed.
-    pub fn wait(&self, end: BorrowedFd<'_>, limit: Option<Duration>) -> Woken {
-        poll([end.as_raw_fd(), self.0.as_raw_fd()], limit)
-    }
-
-    /// Waits for that time, or until the other end of the pipe `end` is closed.
-    pub fn pause(end: BorrowedFd<'_>, time: Duration) -> Woken {
-        poll([end.as_raw_fd(), -1], Some(time))
+    /// Waits for a signal or a report of a witness. Returns whether the other end of the pipe `end` was closed.
+    pub fn wait(&self, end: BorrowedFd<'_>, witness: Option<&Witness>, limit: Option<Duration>) -> bool {
+        let witness = witness.map_or(-1, |witness| witness.as_fd().as_raw_fd());
+        let limit_ms = limit.map_or(-1, |limit| i32::try_from(limit.as_millis()).map_or(i32::MAX, |whole| whole + 1));
+        readable([end.as_raw_fd(), self.0.as_raw_fd(), witness], limit_ms)[0]
     }
 
     /// Drops the signals that were not taken, and gives the calling thread the mask that it was started with.
@@ -88,18 +88,13 @@ impl Received {
     }
 }
 
-/// Waits for the end, or for a signal. The kernel passes over negative numbers.
-fn poll([end, signals]: [i32; 2], limit: Option<Duration>) -> Woken {
-    let of = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut polled = [of(end), of(signals)];
-    let limit = limit.map_or(-1, |limit| i32::try_from(limit.as_millis()).unwrap_or(i32::MAX));
+/// Waits until one of the descriptors can be read or has no writer. Returns which do. The kernel passes over negative
+/// ones.
+pub(crate) fn readable<const N: usize>(descriptors: [RawFd; N], limit_ms: i32) -> [bool; N] {
+    let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     // SAFETY: the kernel reads and writes a local of this frame. No signal interrupts the call.
-    unsafe { libc::poll(polled.as_mut_ptr(), 2, limit) };
-    match polled.map(|one| one.revents != 0) {
-        [true, _] => Woken::ByEnd,
-        [_, true] => Woken::BySignal,
-        _ => Woken::ByTime,
-    }
+    unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, limit_ms) };
+    polled.map(|one| one.revents != 0)
 }
 
 /// Sends a signal to the process of a pidfd.
@@ -115,11 +110,25 @@ pub fn send(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
 
 /// Stops this process as a signal does by default. Returns when it is continued.
 pub fn stop_by(signal: i32) {
-    let set = bit(signal);
-    mask(libc::SIG_UNBLOCK, set);
+    raise(signal);
+    mask(libc::SIG_BLOCK, bit(signal));
+}
+
+/// Ends this process by a signal that has ended another one, which has left a core dump if one was wanted. Returns if
+/// this process is PID 1 of a namespace.
+pub fn end_by(signal: i32) {
+    // SAFETY: takes no pointers. No handler is installed.
+    unsafe {
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0); // a limit of 0 does not hold for pipes
+        libc::signal(signal, libc::SIG_DFL);
+    }
+    raise(signal);
+}
+
+fn raise(signal: i32) {
+    mask(libc::SIG_UNBLOCK, bit(signal));
     // SAFETY: takes no pointers.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), signal) };
-    mask(libc::SIG_BLOCK, set);
 }
 
 /// Takes the statuses of children that have ended, until there is none or that of `child` is next. They become children

@@ -1,4 +1,4 @@
-//! `folioswap run`: checks everything, starts the program with the preload library, and ends with its status.
+//! `folioswap run`: checks everything, starts the program with the preload library, and ends as it did.
 //!
 //! Nothing is created before every check has passed. What is created then (counters in shared memory, swap files,
 //! open devices) has no name in any file system and is freed with the processes.
@@ -11,7 +11,7 @@ use clap::Args;
 use folioswap::device::KeptDevice;
 use folioswap::{RunSettings, SwapDevice};
 use folioswap_command::args::{BUDGET_AND_SWAP, Folios, Paging, PagingOptions, REPORTS, check_budget};
-use folioswap_command::exit::Failure;
+use folioswap_command::exit::{End, Failure};
 use folioswap_command::own_executable;
 use folioswap_command::supervise::Supervisor;
 use folioswap_sys::own_calls;
@@ -52,7 +52,7 @@ pub struct RunArgs {
 }
 
 /// Runs the program under folioswap.
-pub fn run(args: &RunArgs) -> Result<u8, Failure> {
+pub fn run(args: &RunArgs) -> Result<End, Failure> {
     check_budget(args.paging.memory)?;
     let file = program::find(&args.program[0])?;
     if own_calls::is_filtered() && !own_calls::survives_start().unwrap_or(false) {
@@ -94,7 +94,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let begin = Instant::now();
     let allowed = Allowed { memory_bytes: args.paging.memory, in_ram_bytes: outside::in_ram(&settings.swap) };
     let watch = Watch::start(allowed, folioswap::open_shared_stats(counters.place()).ok(), complain);
-    let status = supervisor.run(&mut launch.command(), |_| ())?;
+    let end = supervisor.run(&mut launch.command(), |_| ())?;
     drop(watch);
     supervisor.release(); // what follows may take long
     kept.iter().for_each(KeptDevice::wipe);
@@ -107,7 +107,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     {
         complain(&format!("folioswap: note: {complaint}"));
     }
-    Ok(counters.status(status))
+    Ok(counters.end(end))
 }
 
 /// Opens the devices that the processes of a program cannot each open for themselves, and records in `swap` how to find

@@ -4,7 +4,7 @@
 
 use crate::outside::Outside;
 use folioswap::{Bytes, DeviceIo, DeviceTransfers, ExitStatus, SharedStats, StatsPlace, StatsSnapshot, SwapDevice};
-use folioswap_command::exit::Failure;
+use folioswap_command::exit::{End, Failure};
 use folioswap_core::{FaultKind, HistogramSnapshot, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, PHASES_OF_ONE_IN, Phase};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -39,10 +39,9 @@ impl Counters {
         &self.place
     }
 
-    /// The exit status of a run whose program ended with `status`: a panic of folioswap in any of its processes counts
-    /// more.
-    pub fn status(&self, status: u8) -> u8 {
-        if self.shared.get().defects() > 0 { ExitStatus::Defect.code() } else { status }
+    /// The end of a run whose program ended so: a panic of folioswap in any of its processes counts more.
+    pub fn end(&self, program: End) -> End {
+        if self.shared.get().defects() > 0 { End::Status(ExitStatus::Defect.code()) } else { program }
     }
 
     /// What was counted, given the budget and the run time of the program.
@@ -309,9 +308,9 @@ mod tests {
     #[test]
     fn a_defect_in_any_process_is_the_status_of_the_run() {
         let counters = Counters::create().expect("a memfd");
-        assert_eq!(counters.status(3), 3);
+        assert_eq!(counters.end(End::Signal(3)), End::Signal(3));
         counters.shared.get().count_defect();
-        assert_eq!((counters.status(0), counters.status(3)), (76, 76));
+        assert_eq!([End::Status(0), End::Signal(3)].map(|end| counters.end(end)), [End::Status(76); 2]);
     }
 
     #[test]

@@ -4,19 +4,25 @@ mod scratch;
 
 use scratch::{FOLIOSWAP, Guarded, LIMIT, Scratch, with_library, within};
 use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 /// Runs a line of bash. In it, RUN is the command's `run`, and FOLDER the test's folder. Returns the exit status, and
 /// all that was printed.
 fn bash(scratch: &Scratch, line: &str) -> (Option<i32>, String) {
+    let status = bash_status(scratch, line);
+    (status.code(), scratch.text("out") + &scratch.text("err"))
+}
+
+/// The same, but returns how it ended.
+fn bash_status(scratch: &Scratch, line: &str) -> ExitStatus {
     let mut command = Command::new("bash");
     let file = |name| File::create(scratch.path(name)).expect("a new file");
     command.args(["-c", line]).env("RUN", format!("{FOLIOSWAP} run --memory 64M --"));
     command.env("FOLDER", &scratch.0).env("FOLIOSWAP", FOLIOSWAP);
     command.stdout(file("out")).stderr(file("err"));
-    let status = Guarded(command.spawn().expect("it starts")).wait(&[line]);
-    (status.code(), scratch.text("out") + &scratch.text("err"))
+    Guarded(command.spawn().expect("it starts")).wait(&[line])
 }
 
 #[test]
@@ -79,12 +85,30 @@ fn a_signal_reaches_the_program_once() {
         ("timeout --preserve-status 1000", "", "kill -TERM $!", 1),
         ("setsid", "setsid", "kill -TERM $!", 1),
         ("setsid", "", "kill -TERM -- -$!; sleep 0.3; kill -TERM $!; sleep 0.3; kill -TERM -- -$!", 3),
+        ("setsid", "", "pkill -KILL -s $! group-signals; kill -TERM $!", 1),
     ];
     for (before, after, sent, expected) in cases {
         let line = format!("{before} $RUN {after} {COUNT} TERM & {READY}; {sent}; wait $!");
         let (status, said) = bash(&scratch, &line);
         assert_eq!(status, Some(expected), "{before}, {after}, {sent}: {said}");
     }
+}
+
+#[test]
+fn each_of_many_signals_reaches_the_program_once() {
+    with_library();
+    if Command::new("python3").arg("--version").output().is_err() {
+        println!("SKIPPED: python3 is missing. Get it: apt-get install python3");
+        return;
+    }
+    let scratch = Scratch::new();
+    // Those from 32 on are queued, and this program takes each.
+    let count = "from signal import *; pthread_sigmask(SIG_BLOCK, {40}); print(\"ready\", flush=True)\nn = 0\n\
+                 while sigtimedwait({40}, 2 if n else 1000): n += 1\nexit(n)";
+    let sent = "kill -40 -- -$!; kill -40 $!; kill -40 -- -$!; kill -40 $!; kill -40 $(pgrep -s $!)";
+    let line = format!("setsid $RUN python3 -c $'{}' & {READY}; {sent}; wait $!", count.replace('\n', "\\n"));
+    let (status, said) = bash(&scratch, &line);
+    assert_eq!(status, Some(5), "{said}");
 }
 
 #[test]
@@ -103,13 +127,20 @@ fn all_signals_are_passed_on() {
     }
 }
 
+fn is_without_namespaces() -> bool {
+    let works = Command::new("unshare").args(["-pf", "--mount-proc", "true"]).status();
+    let is_without = !works.is_ok_and(|status| status.success());
+    if is_without {
+        println!("SKIPPED: a PID namespace needs root, and util-linux");
+    }
+    is_without
+}
+
 #[test]
 fn init_takes_the_statuses_of_orphans() {
     with_library();
     let scratch = Scratch::new();
-    let works = Command::new("unshare").args(["-pf", "--mount-proc", "true"]).status();
-    if !works.is_ok_and(|status| status.success()) {
-        println!("SKIPPED: a PID namespace needs root, and util-linux");
+    if is_without_namespaces() {
         return;
     }
     let program = "for i in $(seq 30); do (sh -c \"exit 3\" &); done; for i in $(seq 200); do \
@@ -136,7 +167,27 @@ fn signals_are_passed_on() {
     let mut run = scratch.start(&args);
     run.until(&scratch, || scratch.text("out").contains("ready"));
     run.signal("-TERM");
-    assert_eq!(run.wait(&args).code(), Some(128 + 15), "a program that the signal ends");
+    assert_eq!(run.wait(&args).signal(), Some(15), "a program that the signal ends");
+}
+
+#[test]
+fn the_command_ends_by_the_signal_of_its_program() {
+    with_library();
+    let scratch = Scratch::new();
+    for signal in [1, 2, 3, 6, 9, 11, 13, 15, 24, 31, 34, 64] {
+        let line = format!("ulimit -c unlimited; cd $FOLDER; exec $RUN perl -e 'kill {signal}, $$; sleep 1000'");
+        let status = bash_status(&scratch, &line);
+        assert_eq!((status.signal(), status.core_dumped()), (Some(signal), false), "{status}");
+    }
+    // What ran longer than it should, and what folioswap says at the end.
+    let (status, said) = bash(&scratch, "timeout -s INT 1 $FOLIOSWAP run --memory 64M --stats -- sleep 1000; exit $?");
+    assert_eq!(status, Some(124), "{said}");
+    assert!(said.contains("swapped in"), "{said}");
+    if is_without_namespaces() {
+        return;
+    }
+    let (status, said) = bash(&scratch, "exec unshare -pf --mount-proc $RUN sh -c 'kill -TERM $$'");
+    assert_eq!(status, Some(128 + 15), "PID 1 cannot end so: {said}");
 }
 
 #[test]

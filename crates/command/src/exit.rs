@@ -7,13 +7,33 @@ use std::fmt;
 /// The table as `--help` prints it.
 pub fn help_table() -> String {
     let mut text = String::from("Exit status:\n");
-    text.push_str("  any   of the program; 128+n when signal n ended it\n");
+    text.push_str("  any   of the program; if a signal ended it, the same signal ends the command\n");
     for status in ExitStatus::ALL {
         text.push_str(&format!("  {:<4}  {}\n", status.code(), status.meaning()));
     }
     text.push_str("\nSizes are bytes, or end in K, M, G, T, KiB, MiB, GiB or TiB (powers of 1024),\n");
     text.push_str("or in KB, MB, GB or TB (powers of 1000).");
     text
+}
+
+/// How a program ended, and how the command ends then.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub enum End {
+    /// With this exit status.
+    Status(u8),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl End {
+    /// The exit status as a shell reports it.
+    #[must_use]
+    pub fn status(self) -> u8 {
+        match self {
+            End::Status(status) => status,
+            End::Signal(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+        }
+    }
 }
 
 /// An error message of one sentence, and the exit status.

@@ -1,16 +1,17 @@
-//! Runs a child to its end: forwards signals to it, and turns its end into our exit status.
+//! Runs a child to its end, and forwards signals to it.
 //!
 //! The child stays in our process group, so that the terminal treats it as the foreground program. A signal to the
 //! group, from the terminal or from a process, has reached it too. It is not forwarded. One that was sent to this
 //! process alone is. A witness in the group tells which it was.
 
-use crate::exit::Failure;
-use folioswap_child::{Received, Taken, Witness, Woken, began_ignoring, reap_others, send, stop_by};
+use crate::exit::{End, Failure};
+use folioswap_child::{Received, Sent, Witness, began_ignoring, reap_others, send, stop_by};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, child_subreaper, getpgid, getpgrp, getpid, getppid, getsid,
     pidfd_open, waitid,
 };
+use std::collections::VecDeque;
 use std::io::{ErrorKind, PipeReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -27,9 +28,6 @@ const STOPPING: [Signal; 3] = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
 /// How long a signal waits before it is forwarded. timeout(1) and systemd send theirs to this process first, and then
 /// to all others.
 const UNTIL_ALL_HAVE_IT: Duration = Duration::from_millis(20);
-
-/// When the witness has got no more for this long, what it has got is forgotten.
-const UNTIL_FORGOTTEN: Duration = Duration::from_secs(1);
 
 /// How long after the child a signal to the group stops this process at the latest.
 const UNTIL_STOPPED: Duration = Duration::from_millis(50);
@@ -50,7 +48,7 @@ impl Supervisor {
     /// The signal that asks the command to end, if one came while there was no child.
     pub fn asked_to_end(&mut self) -> Option<i32> {
         let ends = |signal: &i32| ENDING.iter().any(|one| one.as_raw() == *signal) && !began_ignoring(*signal);
-        self.received.take().iter().map(|taken| taken.signal).find(ends)
+        self.received.take().iter().map(|sent| sent.signal).find(ends)
     }
 
     /// Gives signals the effect that they had when the command was started. Dropping the supervisor would leave them
@@ -61,9 +59,9 @@ impl Supervisor {
 
     /// Starts `command` and waits for its end. `started` is called with the child right after its start (to take its
     /// pipes).
-    pub fn run(&mut self, command: &mut Command, started: impl FnOnce(&mut Child)) -> Result<u8, Failure> {
+    pub fn run(&mut self, command: &mut Command, started: impl FnOnce(&mut Child)) -> Result<End, Failure> {
         if let Some(signal) = self.asked_to_end() {
-            return Ok(status_of_signal(signal));
+            return Ok(End::Signal(signal));
         }
         let (end, until_end) =
             std::io::pipe().map_err(|error| Failure::new(format!("a pipe could not be opened: {error}")))?;
@@ -76,7 +74,7 @@ impl Supervisor {
             };
             Failure::of(status, format!("program '{program}' could not be executed: {error}"))
         })?;
-        // After the child: what only the witness has got would be taken for the child's.
+        // After the child: what only the witness has got would be taken for what the child has got, too.
         let witness = Witness::start().ok();
         let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let is_group_stopped = AtomicBool::new(false);
@@ -87,6 +85,7 @@ impl Supervisor {
             pidfd: process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
             is_reaper: getpid().is_init() || child_subreaper().is_ok_and(|is_one| is_one.is_some()),
             is_group_stopped: &is_group_stopped,
+            waiting: VecDeque::new(),
         };
         std::thread::scope(|scope| {
             let _until_end = until_end; // closed at the end, also if this thread panics
@@ -99,7 +98,7 @@ impl Supervisor {
                 stop_with(pid, &is_group_stopped);
             }
             let ended = child.wait();
-            ended.map(status_of_exit).map_err(|error| Failure::new(format!("waiting for the program failed: {error}")))
+            ended.map(end_of).map_err(|error| Failure::new(format!("waiting for the program failed: {error}")))
         })
     }
 }
@@ -114,47 +113,74 @@ struct Forwarder<'a> {
     /// Whether processes that lose their parents become children of this one.
     is_reaper: bool,
     is_group_stopped: &'a AtomicBool,
+    /// The signals that the group may yet get, and when they were taken, the oldest first.
+    waiting: VecDeque<(Sent, Instant)>,
 }
 
 impl Forwarder<'_> {
     fn forward(mut self, end: &PipeReader) {
-        let mut limit = None;
         loop {
-            match self.received.wait(end.as_fd(), limit) {
-                Woken::ByEnd => return,
-                Woken::ByTime => {
-                    self.seen();
-                    limit = None;
-                }
-                Woken::BySignal => {
-                    if Received::pause(end.as_fd(), UNTIL_ALL_HAVE_IT) == Woken::ByEnd {
-                        return;
-                    }
-                    // In this order: one that comes in between may reach the program twice, but is not lost.
-                    let taken = self.received.take();
-                    let seen = self.seen();
-                    // What the program sends to its parent is not for itself.
-                    let is_for_program = |taken: &&Taken| !taken.is_of_child && taken.sender != self.child;
-                    taken.iter().filter(is_for_program).for_each(|taken| self.settle(taken, seen));
-                    if self.is_reaper {
-                        reap_others(self.child);
-                    }
-                    limit = Some(UNTIL_FORGOTTEN);
-                }
+            let limit = self.waiting.front().map(|(_, taken)| UNTIL_ALL_HAVE_IT.saturating_sub(taken.elapsed()));
+            if self.received.wait(end.as_fd(), self.witness.as_ref(), limit) {
+                return;
+            }
+            // Before the question: of a signal to the group, the witness has its own by then. After it, too: so has
+            // this process, of what was reported.
+            self.take();
+            let reports = self.witness.as_ref().and_then(Witness::ask);
+            self.take();
+            if reports.is_none() {
+                self.witness = None;
+            }
+            if self.is_child_in_group() {
+                reports.iter().flatten().for_each(|report| self.forget(*report));
+            }
+            self.pass_on();
+            if self.is_reaper {
+                reap_others(self.child);
             }
         }
     }
 
-    /// The signals that the group has got since the last call. A new witness takes the place of the one that got them,
-    /// or that somebody has ended.
-    fn seen(&mut self) -> u64 {
-        match &self.witness {
-            Some(witness) if witness.is_there() && witness.seen() == 0 => 0,
-            witness => {
-                let next = Witness::start().ok();
-                let seen = witness.as_ref().map_or(0, Witness::seen);
-                self.witness = next;
-                seen
+    /// Takes the signals that came. What the program sends to its parent is not for itself.
+    fn take(&mut self) {
+        for sent in self.received.take().into_iter().filter(|sent| sent.sender != self.child) {
+            self.note(sent, false);
+            self.waiting.push_back((sent, Instant::now()));
+        }
+    }
+
+    /// Forgets a signal that the group has got. With it goes the same one that its sender has sent to this process
+    /// alone just before, as the kernel keeps one of a number.
+    fn forget(&mut self, report: Sent) {
+        let mut left = if report.is_queued() { 1 } else { usize::MAX };
+        self.waiting.retain(|(sent, _)| {
+            let goes = *sent == report && left > 0;
+            left -= usize::from(goes);
+            !goes
+        });
+        self.note(report, true);
+    }
+
+    /// Notes whether the group is stopped, or should be.
+    fn note(&self, sent: Sent, has_group: bool) {
+        let is = |signal: &Signal| signal.as_raw() == sent.signal;
+        if has_group && STOPPING.iter().any(is) {
+            self.is_group_stopped.store(true, Ordering::Relaxed);
+        } else if is(&Signal::CONT) {
+            self.is_group_stopped.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Forwards what the group will not get any more.
+    fn pass_on(&mut self) {
+        let may_come = self.witness.is_some() && self.is_child_in_group();
+        let limit = if may_come { UNTIL_ALL_HAVE_IT } else { Duration::ZERO };
+        while let Some(&(sent, _)) = self.waiting.front().filter(|(_, taken)| taken.elapsed() >= limit) {
+            self.waiting.pop_front();
+            if let Some(pidfd) = &self.pidfd {
+                // The child may have ended meanwhile. Then the signal has no receiver.
+                let _ = send(pidfd.as_fd(), sent.signal);
             }
         }
     }
@@ -163,21 +189,6 @@ impl Forwarder<'_> {
     fn is_child_in_group(&self) -> bool {
         let child = i32::try_from(self.child).ok().and_then(Pid::from_raw);
         child.is_some_and(|child| getpgid(Some(child)) == Ok(getpgrp()))
-    }
-
-    /// Forwards a signal, unless the group has got it.
-    fn settle(&self, taken: &Taken, seen: u64) {
-        let is = |signal: &Signal| signal.as_raw() == taken.signal;
-        let has_group = seen >> (taken.signal - 1) & 1 == 1 && self.is_child_in_group();
-        if has_group && STOPPING.iter().any(is) {
-            self.is_group_stopped.store(true, Ordering::Relaxed);
-        } else if is(&Signal::CONT) {
-            self.is_group_stopped.store(false, Ordering::Relaxed);
-        }
-        if let Some(pidfd) = self.pidfd.as_ref().filter(|_| !has_group) {
-            // The child may have ended meanwhile. Then the signal has no receiver.
-            let _ = send(pidfd.as_fd(), taken.signal);
-        }
     }
 }
 
@@ -216,18 +227,12 @@ fn is_a_shells_job() -> bool {
         && matches!((getsid(Some(parent)), getsid(None)), (Ok(theirs), Ok(ours)) if theirs == ours)
 }
 
-/// The exit status as a shell reports it.
-pub fn status_of_exit(status: ExitStatus) -> u8 {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => code as u8, // the kernel limits it to 0..=255
-        (None, Some(signal)) => status_of_signal(signal),
-        (None, None) => folioswap::ExitStatus::Failed.code(),
+fn end_of(child: ExitStatus) -> End {
+    match (child.code(), child.signal()) {
+        (Some(code), _) => End::Status(code as u8), // the kernel limits it to 0..=255
+        (None, Some(signal)) => End::Signal(signal),
+        (None, None) => End::Status(folioswap::ExitStatus::Failed.code()),
     }
-}
-
-/// The exit status of what a signal has ended.
-pub fn status_of_signal(signal: i32) -> u8 {
-    u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
 #[cfg(test)]
@@ -236,8 +241,10 @@ mod tests {
 
     #[test]
     fn ends_are_reported_as_a_shell_does() {
-        assert_eq!(status_of_exit(ExitStatus::from_raw(0)), 0);
-        assert_eq!(status_of_exit(ExitStatus::from_raw(3 << 8)), 3);
-        assert_eq!(status_of_exit(ExitStatus::from_raw(9)), 137);
+        let ends = [(0, End::Status(0)), (3 << 8, End::Status(3)), (9, End::Signal(9)), (9 | 1 << 7, End::Signal(9))];
+        for (raw, end) in ends {
+            assert_eq!(end_of(ExitStatus::from_raw(raw)), end);
+        }
+        assert_eq!([End::Status(3), End::Signal(9)].map(End::status), [3, 137]);
     }
 }

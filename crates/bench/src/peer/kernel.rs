@@ -3,7 +3,7 @@
 use super::{Backing, Peer, Setup};
 use clap::Args;
 use folioswap_command::args::{memory, size};
-use folioswap_command::exit::Failure;
+use folioswap_command::exit::{End, Failure};
 use folioswap_command::supervise::Supervisor;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -42,5 +42,5 @@ pub fn kernel(args: &KernelArgs, find: Find) -> Result<u8, Failure> {
     let peer = Peer::start(&Setup { memory_bytes: args.memory, swap_bytes: args.swap_size, backing })?;
     let status = supervisor.run(&mut peer.command(&file, &args.program)?, |_| ());
     peer.stop()?;
-    status
+    status.map(End::status)
 }

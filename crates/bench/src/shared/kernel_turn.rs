@@ -8,9 +8,9 @@ use crate::peer::{Backing, Peer, Setup};
 use crate::shared::progress::Progress;
 use crate::shared::stored::Stored;
 use clap::ValueEnum;
-use folioswap_command::exit::Failure;
+use folioswap_command::exit::{End, Failure};
 use folioswap_command::own_executable;
-use folioswap_command::supervise::{Supervisor, status_of_signal};
+use folioswap_command::supervise::Supervisor;
 use signal_hook::consts::signal;
 use std::ffi::OsString;
 use std::process::{ChildStdout, Stdio};
@@ -18,6 +18,9 @@ use std::time::Duration;
 
 /// Sampling period of the zram.
 const SAMPLE_PERIOD: Duration = Duration::from_millis(50);
+
+/// The signals with which users end programs.
+const BY_USER: [i32; 4] = [signal::SIGHUP, signal::SIGINT, signal::SIGQUIT, signal::SIGTERM];
 
 /// What to compare with.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, ValueEnum)]
@@ -76,18 +79,15 @@ impl KernelTurn {
         let ended = supervisor.asked_to_end();
         supervisor.release();
         match (status?, ended) {
-            (0, None) => Ok(Turn::Over(said, stored)),
-            (0, Some(signal)) => Ok(Turn::Ended(status_of_signal(signal))),
-            (status, _) if is_end_by_user(status) => Ok(Turn::Ended(status)),
-            (status, _) if status == status_of_signal(signal::SIGKILL) => Err(Failure::new(
+            (End::Status(0), None) => Ok(Turn::Over(said, stored)),
+            (End::Status(0), Some(signal)) => Ok(Turn::Ended(End::Signal(signal).status())),
+            (End::Signal(signal), _) if BY_USER.contains(&signal) => Ok(Turn::Ended(End::Signal(signal).status())),
+            (End::Signal(signal::SIGKILL), _) => Err(Failure::new(
                 "the run under the kernel's swap was killed, most likely for want of memory in its cgroup; try a larger --memory",
             )),
-            (status, _) => Err(Failure::new(format!("the run under the kernel's swap failed with status {status}"))),
+            (end, _) => {
+                Err(Failure::new(format!("the run under the kernel's swap failed with status {}", end.status())))
+            }
         }
     }
-}
-
-/// Whether the status means that the program ended by one of the signals with which users end programs.
-fn is_end_by_user(status: u8) -> bool {
-    [signal::SIGHUP, signal::SIGINT, signal::SIGQUIT, signal::SIGTERM].map(status_of_signal).contains(&status)
 }
