@@ -188,6 +188,31 @@ fn the_programs_status_is_ours() {
 }
 
 #[test]
+fn a_program_without_a_folder_for_swap_says_so_and_goes_on() {
+    with_library();
+    let scratch = Scratch::new();
+    let own_mounts = ["unshare", "-mpfn", "--mount-proc"]; // and no way to the counters
+    let works = Command::new(own_mounts[0]).args(&own_mounts[1..]).arg("true").status();
+    if !works.is_ok_and(|status| status.success()) {
+        println!("SKIPPED: a mount namespace needs root, and util-linux");
+        return;
+    }
+    let go = scratch.path("go");
+    let program = format!("$x = q(a) x (150 << 20); sleep 1 until -e q({}); print length $x", go.display());
+    let mount = "mount --bind /var/tmp /var/tmp && mount -o remount,bind,ro /var/tmp && exec perl -e \"$0\"";
+    let inner = [&own_mounts[..], &["sh", "-c", mount, &program]].concat();
+    let args = [&["run", "--memory", "32M", "--"], &inner[..]].concat();
+    let mut run = scratch.start(&args);
+    let said = || scratch.text("err");
+    run.until(&scratch, || said().contains("does not run in it; a note of its own says why"));
+    assert!(said().contains("is not paged: swap /var/tmp: is not writable"), "{}", said());
+    File::create(&go).expect("a new file");
+    assert_eq!((run.wait(&args).code(), scratch.text("out").as_str()), (Some(0), "157286400"));
+    let (status, said) = scratch.run(&[&["run", "--memory", "32M", "--swap", "zram:64M", "--"], &inner[..]].concat());
+    assert!(status == 0 && !said.contains("not paged") && !said.contains("does not run"), "{said}");
+}
+
+#[test]
 fn standard_streams_and_environment_reach_the_program() {
     with_library();
     let scratch = Scratch::new();

@@ -27,7 +27,7 @@ const STOPPING: [Signal; 3] = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
 
 /// How long a signal waits before it is forwarded. timeout(1) and systemd send theirs to this process first, and then
 /// to all others.
-const UNTIL_ALL_HAVE_IT: Duration = Duration::from_millis(20);
+const UNTIL_ALL_HAVE_IT: Duration = Duration::from_millis(50);
 
 /// How long after the child a signal to the group stops this process at the latest.
 const UNTIL_STOPPED: Duration = Duration::from_millis(50);
@@ -86,6 +86,7 @@ impl Supervisor {
             is_reaper: getpid().is_init() || child_subreaper().is_ok_and(|is_one| is_one.is_some()),
             is_group_stopped: &is_group_stopped,
             waiting: VecDeque::new(),
+            asked: Instant::now(),
         };
         std::thread::scope(|scope| {
             let _until_end = until_end; // closed at the end, also if this thread panics
@@ -115,6 +116,8 @@ struct Forwarder<'a> {
     is_group_stopped: &'a AtomicBool,
     /// The signals that the group may yet get, and when they were taken, the oldest first.
     waiting: VecDeque<(Sent, Instant)>,
+    /// When the witness was asked last.
+    asked: Instant,
 }
 
 impl Forwarder<'_> {
@@ -127,6 +130,7 @@ impl Forwarder<'_> {
             // Before the question: of a signal to the group, the witness has its own by then. After it, too: so has
             // this process, of what was reported.
             self.take();
+            let asked = Instant::now();
             let reports = self.witness.as_ref().and_then(Witness::ask);
             self.take();
             if reports.is_none() {
@@ -135,6 +139,7 @@ impl Forwarder<'_> {
             if self.is_child_in_group() {
                 reports.iter().flatten().for_each(|report| self.forget(*report));
             }
+            self.asked = asked;
             self.pass_on();
             if self.is_reaper {
                 reap_others(self.child);
@@ -150,13 +155,15 @@ impl Forwarder<'_> {
         }
     }
 
-    /// Forgets a signal that the group has got. With it goes the same one that its sender has sent to this process
-    /// alone just before, as the kernel keeps one of a number.
+    /// Forgets a signal that the group has got. With it goes the same one from the same sender if it certainly came
+    /// before, as the kernel keeps one of a number: if it was there when the witness was asked last.
     fn forget(&mut self, report: Sent) {
-        let mut left = if report.is_queued() { 1 } else { usize::MAX };
-        self.waiting.retain(|(sent, _)| {
-            let goes = *sent == report && left > 0;
-            left -= usize::from(goes);
+        let asked = self.asked;
+        let mut is_gone = false;
+        self.waiting.retain(|(sent, taken)| {
+            let is_before = *taken < asked && !report.is_queued();
+            let goes = *sent == report && (is_before || !is_gone);
+            is_gone |= goes && !is_before;
             !goes
         });
         self.note(report, true);
