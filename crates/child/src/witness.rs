@@ -17,6 +17,9 @@ const NAME: &std::ffi::CStr = c"group-signals";
 /// The question. The kernel hands out the lowest number first, so what the group got before is reported before.
 const QUESTION: i32 = MOST_SIGNAL;
 
+/// The set of all signals.
+const ALL: u64 = u64::MAX;
+
 /// Waits this long for an answer, at the most.
 const ANSWER_MS: i32 = 1000;
 
@@ -37,13 +40,16 @@ impl Witness {
         let flags = (libc::CLONE_PIDFD | libc::SIGCHLD) as usize;
         // SAFETY: takes no pointers.
         let parent = unsafe { libc::getpid() };
+        let before = mask(libc::SIG_SETMASK, ALL); // the child is born so
         // No handlers of fork: the child makes system calls only.
         // SAFETY: the child is a process with a copy of the memory, which goes on on the same stack. The kernel stores
         // a descriptor in a local of this frame.
         let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, &raw mut process, 0usize, 0usize) };
-        if check(child)? == 0 {
+        if child == 0 {
             witness(parent, written.as_raw_fd());
         }
+        mask(libc::SIG_SETMASK, before);
+        check(child)?;
         // SAFETY: the kernel just created this descriptor, and nothing else owns it.
         Ok(Witness { process: unsafe { OwnedFd::from_raw_fd(process) }, reports: reports.into() })
     }
@@ -93,10 +99,8 @@ impl Drop for Witness {
     }
 }
 
-/// What the witness does, until it is killed.
+/// What the witness does, until it is killed. All signals are blocked.
 fn witness(parent: libc::pid_t, reports: RawFd) -> ! {
-    let all = u64::MAX;
-    mask(libc::SIG_SETMASK, all);
     let keep = reports as u32; // above the standard streams, which the runtime opens
     // SAFETY: this process has one thread, which uses neither its other descriptors nor its arguments. The name is a
     // string.
@@ -116,7 +120,7 @@ fn witness(parent: libc::pid_t, reports: RawFd) -> ! {
         let no_limit = std::ptr::null::<libc::timespec>();
         // SAFETY: the kernel reads a set of 8 bytes, and fills in a local of this frame.
         let signal = unsafe {
-            libc::syscall(libc::SYS_rt_sigtimedwait, &raw const all, &raw mut info, no_limit, size_of::<u64>())
+            libc::syscall(libc::SYS_rt_sigtimedwait, &raw const ALL, &raw mut info, no_limit, size_of::<u64>())
         };
         if signal == -1 {
             continue; // it was stopped and continued

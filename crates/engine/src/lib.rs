@@ -70,6 +70,8 @@ pub use folioswap_core::{
 pub use manage::remap::Relocation;
 pub use memory::mlock::check_lock;
 pub use memory::selftest::{SelfTest, self_test};
+#[doc(hidden)]
+pub use memory::waited::Waited;
 pub use process::fatal::end_on_panics;
 pub use process::shared_stats::{SharedCounters, SharedStats, StatsPlace, open_shared_stats};
 pub use process::stopwatch::Stopwatch;

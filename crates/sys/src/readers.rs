@@ -11,8 +11,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use crate::check;
 use crate::uffd::EventFd;
 
-/// How long a process may take for a piece: it may be stopped.
-const PATIENCE: libc::timeval = libc::timeval { tv_sec: 5, tv_usec: 0 };
+/// How long a process may take for a piece, in looks, and how long until the next look whether it is stopped.
+const PATIENCE: usize = 100;
+const UNTIL_LOOK: libc::timeval = libc::timeval { tv_sec: 0, tv_usec: 50_000 };
 
 /// The address and the length of what is to be brought in.
 type Request = [usize; 2];
@@ -167,14 +168,35 @@ fn try_ask(process: u32, request: Request) -> io::Result<()> {
     let socket = socket()?;
     let (name, len) = address(process);
     bind(&socket, &name, size_of::<libc::sa_family_t>() as libc::socklen_t)?; // a name of the kernel's choice
-    set(&socket, libc::SO_RCVTIMEO, PATIENCE)?;
-    set(&socket, libc::SO_SNDTIMEO, PATIENCE)?;
+    set(&socket, libc::SO_RCVTIMEO, UNTIL_LOOK)?;
+    set(&socket, libc::SO_SNDTIMEO, UNTIL_LOOK)?;
     let (fd, flags, bytes) = (socket.as_raw_fd(), libc::MSG_NOSIGNAL, size_of::<Request>());
-    // SAFETY: the kernel reads the request, and an address of this length.
-    check(unsafe { libc::syscall(libc::SYS_sendto, fd, request.as_ptr(), bytes, flags, &raw const name, len) })?;
+    patiently(process, || {
+        // SAFETY: the kernel reads the request, and an address of this length.
+        unsafe { libc::syscall(libc::SYS_sendto, fd, request.as_ptr(), bytes, flags, &raw const name, len) }
+    })?;
     let mut done = [0u8];
     // SAFETY: the kernel fills in a byte.
-    check(unsafe { libc::syscall(libc::SYS_recvfrom, fd, done.as_mut_ptr(), 1, 0, 0usize, 0usize) }).map(drop)
+    patiently(process, || unsafe { libc::syscall(libc::SYS_recvfrom, fd, done.as_mut_ptr(), 1, 0, 0usize, 0usize) })
+}
+
+/// Makes a call until it does not time out, or the other process cannot answer.
+fn patiently(process: u32, call: impl Fn() -> libc::c_long) -> io::Result<()> {
+    for _ in 0..PATIENCE {
+        match check(call()) {
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && !is_stopped(process) => {}
+            result => return result.map(drop),
+        }
+    }
+    Err(io::ErrorKind::TimedOut.into())
+}
+
+/// Whether a process is stopped, by a signal or its tracer.
+fn is_stopped(process: u32) -> bool {
+    let stat = std::fs::read(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The name is in parentheses, and may itself contain parentheses.
+    let behind_name = stat.rsplit(|&byte| byte == b')').next().unwrap_or_default();
+    matches!(behind_name, [b' ', b'T' | b't', ..])
 }
 
 #[cfg(test)]

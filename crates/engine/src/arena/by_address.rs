@@ -26,6 +26,7 @@ use crate::manage::hand_over;
 use crate::manage::pages;
 use crate::manage::remap::{self, Relocation};
 use crate::memory::table::{BLOCK_BYTES, blocks_of};
+use crate::memory::waited::Waited;
 use crate::swap::info;
 
 /// Access to an arena's memory by address. Cheap to clone.
@@ -388,6 +389,13 @@ impl RawSpace {
     /// Brings a range in, writable, as a touch would. Cheap for resident pages.
     pub fn touch(&self, addr: usize, len: usize) {
         self.with(move |engine| touch::touch(engine, &(addr..addr + len)));
+    }
+
+    /// Keeps a folio in RAM on whose word this thread is about to sleep, until the result is dropped.
+    pub fn wait_on(&self, addr: usize) -> Waited {
+        let waited = Waited::new(addr);
+        self.touch(addr, size_of::<u32>()); // takes the block's lock: who looked before has gone on
+        waited
     }
 
     /// Brings a range in and keeps it in RAM until [`RawSpace::release_hold`]: for thread stacks, and for memory that

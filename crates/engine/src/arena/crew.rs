@@ -20,6 +20,7 @@ use crate::engine::Engine;
 use crate::fault::monitor;
 use crate::fault::readahead;
 use crate::fault::readers;
+use crate::memory::waited;
 use crate::process::fatal;
 use crate::process::threads::{self, Thread};
 use crate::process::turns::NR_RINGS;
@@ -99,6 +100,7 @@ impl Crew {
         self.stop.renew().map_err(Error::system("making an event descriptor"))?;
         threads::begin_child();
         uring::begin_child();
+        waited::begin_child();
         self.works.store(false, Ordering::Relaxed);
         self.nr_begun.store(FIRST_MONITORS, Ordering::Relaxed);
         self.compresses.store(false, Ordering::Relaxed);

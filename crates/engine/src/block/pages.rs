@@ -17,6 +17,7 @@ use folioswap_sys::uffd::MoveError;
 
 use super::Block;
 use crate::memory::map_error::{MapError, patiently};
+use crate::memory::waited;
 use crate::process::fatal;
 use crate::process::stopwatch::Stopwatch;
 use crate::process::turns::asleep;
@@ -58,8 +59,11 @@ impl Block<'_> {
         }
     }
 
-    /// Moves a mapped folio to its home. Its frames stay on their list.
+    /// Moves a mapped folio to its home. Its frames stay on their list. Busy is also one in which a thread waits.
     pub fn unmap(&mut self, index: usize) -> Result<(), MapError> {
+        if self.is_waited_on(index) {
+            return Err(MapError::Busy);
+        }
         let mapper = self.ram().mapper();
         // SAFETY: the folio's place and its frames' home; the block is locked.
         let unmap = |addr, home, len| unsafe { mapper.unmap(addr, home, len) };
@@ -67,6 +71,12 @@ impl Block<'_> {
             Err(MapError::Missing) if self.fill_gaps(self.pages_of(index)) => self.unmap_by(index, unmap),
             unmapped => unmapped,
         }
+    }
+
+    /// Whether a thread may sleep on a word in a folio.
+    pub fn is_waited_on(&self, index: usize) -> bool {
+        let addr = self.table().addr(self.name(index));
+        waited::is_waited_on(&(addr..addr + self.order().bytes()))
     }
 
     /// As [`Block::unmap`], for content that nobody needs any more.

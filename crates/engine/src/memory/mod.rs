@@ -16,5 +16,6 @@ pub mod selftest;
 pub mod stock;
 pub mod table;
 pub mod take;
+pub mod waited;
 pub mod zeroed;
 pub mod zones;

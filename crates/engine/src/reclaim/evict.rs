@@ -92,6 +92,10 @@ fn unmap_victim(engine: &Engine, block: &mut Block<'_>, index: usize) -> bool {
                 set_aside(engine, block, index);
                 false
             }
+            Err(_) if block.order() == Order::HUGE && block.is_waited_on(index) => {
+                block.split_to(PIECE); // the rest of it may leave
+                false
+            }
             Err(_) => {
                 engine.stats().busy_victims.add(1);
                 engine.ram().put(frame, List::Active);

@@ -525,16 +525,7 @@ macro_rules! function {
     ($name:ident ($($arg:ident: $type:ty $(= $what:ident $(($len:expr))?)?),* $(,)?) -> $result:ty) => {
         $crate::ground::export::export! {
             fn $name($($arg: $type),*) -> $result {
-                #[used]
-                #[unsafe(link_section = "folioswap_real")]
-                static REAL: $crate::ground::real::Real<unsafe extern "C-unwind" fn($($type),*) -> $result> = {
-                    const NAME: &std::ffi::CStr =
-                        match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                            Ok(name) => name,
-                            Err(_) => panic!("a name"),
-                        };
-                    $crate::ground::real::Real::new(NAME)
-                };
+                $crate::ground::export::real_of!(REAL = $name: fn($($type),*) -> $result);
                 let real = REAL.get();
                 // SAFETY: the caller's call, whose pointers are null, valid, or replaced by copies of what they point
                 // to.

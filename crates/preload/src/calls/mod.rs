@@ -39,3 +39,4 @@ mod sleeping;
 mod stdio;
 mod table;
 mod vectors;
+mod waiting;

@@ -137,6 +137,7 @@ fn others(number: c_long) -> &'static [Argument] {
         SYS_mbind => &[Plain, Plain, Plain, UNKNOWN],
         SYS_move_pages => &[Plain, Plain, Reads(Word(1), 8), Reads(Word(1), 4), Writes(Word(1), 4)],
         SYS_migrate_pages => &[Plain, Plain, UNKNOWN, UNKNOWN],
+        SYS_kcmp => &[Plain, Plain, Plain, Plain, Argument::Unknown(12)], // a number, or the slot of an epoll
         SYS_process_madvise => &[Plain, Reads(Word(2), size_of::<iovec>())],
         _ => &[],
     }

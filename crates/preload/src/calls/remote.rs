@@ -197,6 +197,7 @@ fn is_short(result: isize, len: usize) -> bool {
 /// Makes a transfer of `len` bytes at `offset`, or at the descriptor's position. `call` makes a part of it: from this
 /// many bytes on.
 pub fn transfer(fd: c_int, len: usize, offset: Option<i64>, call: impl Fn(usize) -> isize) -> isize {
+    let kept = state::errno();
     let first = call(0);
     if !is_short(first, len) {
         return first;
@@ -212,7 +213,11 @@ pub fn transfer(fd: c_int, len: usize, offset: Option<i64>, call: impl Fn(usize)
         tries = if result > 0 { 0 } else { tries + 1 };
         done += result.max(0) as usize;
     }
-    if done > 0 { done as isize } else { first }
+    if done == 0 {
+        return first;
+    }
+    state::fail(kept);
+    done as isize
 }
 
 /// A list of buffers or ranges, by its address and length.
@@ -241,6 +246,7 @@ fn bytes_of(entries: &[iovec]) -> usize {
 
 /// As [`transfer`], for a list of buffers, of which `call` always makes all.
 pub fn transfer_list(fd: c_int, buffers: List, offset: Option<i64>, call: impl Fn() -> isize) -> isize {
+    let kept = state::errno();
     let mut best = call();
     if !is_short(best, usize::MAX) {
         return best;
@@ -260,6 +266,9 @@ pub fn transfer_list(fd: c_int, buffers: List, offset: Option<i64>, call: impl F
         let result = call();
         tries = if result > best { 0 } else { tries + 1 };
         best = result;
+    }
+    if best >= 0 {
+        state::fail(kept);
     }
     best
 }
@@ -281,8 +290,9 @@ pub fn rest(list: List, done: usize) -> Vec<iovec> {
 
 /// Makes a call that transfers bytes between buffers and ranges of another process. `call` makes it for such lists.
 pub fn transfer_ranges(process: pid_t, buffers: List, ranges: List, call: impl Fn(List, List) -> isize) -> isize {
+    let kept = state::errno();
     let result = call(buffers, ranges);
-    if (result < 0 && state::errno() != libc::EFAULT) || guard::inside() || state::space().is_none() {
+    if (result < 0 && state::errno() != libc::EFAULT) || guard::inside() {
         return result;
     }
     // SAFETY: the kernel has read these lists.
@@ -304,8 +314,12 @@ pub fn transfer_ranges(process: pid_t, buffers: List, ranges: List, call: impl F
             done += more.max(0) as usize;
         }
     }
-    state::fail(error);
-    if done > 0 { done as isize } else { result }
+    if done == 0 {
+        state::fail(error);
+        return result;
+    }
+    state::fail(kept);
+    done as isize
 }
 
 /// Has a process bring in what a transfer of so many bytes begins with. `false`: it cannot.
@@ -327,11 +341,12 @@ pub fn traced<R: cover::Outcome>(what: c_uint, process: pid_t, addr: usize, call
         state::fail(0);
         let result = call();
         let is_missing = result.is_failure() && matches!(state::errno(), libc::EIO | libc::EFAULT);
-        if !is_word || !is_missing || tries == MOST_TRIES || guard::inside() || state::space().is_none() {
+        if !is_word || !is_missing || tries == MOST_TRIES || guard::inside() {
             return result;
         }
+        let error = state::errno();
         if !bring_in(process, addr, size_of::<c_long>()) {
-            state::fail(libc::EIO);
+            state::fail(error);
             return result;
         }
         tries += 1;

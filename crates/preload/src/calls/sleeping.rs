@@ -5,8 +5,7 @@
 use std::ffi::{c_int, c_void};
 
 use libc::{
-    clockid_t, epoll_event, fd_set, nfds_t, pollfd, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, pthread_t,
-    sem_t, siginfo_t, sigset_t, timespec, timeval,
+    clockid_t, epoll_event, fd_set, nfds_t, pollfd, pthread_t, siginfo_t, sigset_t, timespec, timeval,
 };
 
 use crate::calls::copied::{self, Copied, copied};
@@ -40,32 +39,12 @@ copied! {
     fn signalfd(fd: c_int, set: *const sigset_t = value, flags: c_int) -> c_int;
 }
 
-// The kernel reads only the end time of these. The words that they sleep on were touched just before.
+// The kernel reads only the end time of these. The word of a thread is held (`faults::cleared`).
 copied! {
-    fn pthread_cond_timedwait(
-        condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, end: *const timespec = value
-    ) -> c_int;
-    fn pthread_cond_clockwait(
-        condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: clockid_t, end: *const timespec = value
-    ) -> c_int;
-    fn pthread_mutex_timedlock(mutex: *mut pthread_mutex_t, end: *const timespec = value) -> c_int;
-    fn pthread_mutex_clocklock(mutex: *mut pthread_mutex_t, clock: clockid_t, end: *const timespec = value) -> c_int;
-    fn pthread_rwlock_timedrdlock(lock: *mut pthread_rwlock_t, end: *const timespec = value) -> c_int;
-    fn pthread_rwlock_timedwrlock(lock: *mut pthread_rwlock_t, end: *const timespec = value) -> c_int;
-    fn pthread_rwlock_clockrdlock(
-        lock: *mut pthread_rwlock_t, clock: clockid_t, end: *const timespec = value
-    ) -> c_int;
-    fn pthread_rwlock_clockwrlock(
-        lock: *mut pthread_rwlock_t, clock: clockid_t, end: *const timespec = value
-    ) -> c_int;
     fn pthread_timedjoin_np(thread: pthread_t, result: *mut *mut c_void, end: *const timespec = value) -> c_int;
     fn pthread_clockjoin_np(
         thread: pthread_t, result: *mut *mut c_void, clock: clockid_t, end: *const timespec = value
     ) -> c_int;
-    fn sem_timedwait(semaphore: *mut sem_t, end: *const timespec = value) -> c_int;
-    fn sem_clockwait(semaphore: *mut sem_t, clock: clockid_t, end: *const timespec = value) -> c_int;
-    fn cnd_timedwait(condition: *mut c_void, mutex: *mut c_void, end: *const timespec = value) -> c_int;
-    fn mtx_timedlock(mutex: *mut c_void, end: *const timespec = value) -> c_int;
 }
 
 /// Makes a call with copies of the ranges, and copies back what was written.

@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::ground::export::real;
 use crate::ground::guard;
 use crate::ground::heap::PRIVATE;
 
@@ -30,13 +31,26 @@ static LIBC: Code = Code::new();
 
 static LOADER: Code = Code::new();
 
+/// What is called for each object that is loaded, until it returns something else than 0.
+type EachObject = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+
+/// Calls this for each object. Not by a function of that name in another library, which may not be ready yet.
+///
+/// # Safety
+/// The function takes this data, and any object.
+pub unsafe fn each_object(each: EachObject, data: *mut c_void) {
+    real!(REAL = c"dl_iterate_phdr": fn(EachObject, *mut c_void) -> c_int);
+    // SAFETY: the caller upholds this function's own contract.
+    unsafe { REAL.get()(each, data) };
+}
+
 /// Locates the code of the C library and of the loader.
 pub fn prepare() {
     for (code, name) in [(&LIBC, c"fopen"), (&LOADER, c"__tls_get_addr")] {
         // SAFETY: the name is a C string, and the callback runs only during this call.
         unsafe {
             code.start.store(libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize, Ordering::Relaxed);
-            libc::dl_iterate_phdr(Some(find), (code as *const Code).cast_mut().cast());
+            each_object(find, (code as *const Code).cast_mut().cast());
         }
     }
 }
@@ -76,7 +90,7 @@ struct Wanted<'a> {
 pub fn word_for(name: &CStr) -> Option<Word> {
     let mut wanted = Wanted { name, found: None };
     // SAFETY: the callback runs only during this call.
-    unsafe { libc::dl_iterate_phdr(Some(find_word), (&raw mut wanted).cast()) };
+    unsafe { each_object(find_word, (&raw mut wanted).cast()) };
     wanted.found
 }
 

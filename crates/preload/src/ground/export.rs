@@ -34,3 +34,20 @@ macro_rules! real {
     };
 }
 pub(crate) use real;
+
+/// The same for a name that is not in quotes.
+macro_rules! real_of {
+    ($constant:ident = $name:ident: fn($($type:ty),*) -> $result:ty) => {
+        #[used]
+        #[unsafe(link_section = "folioswap_real")]
+        static $constant: $crate::ground::real::Real<unsafe extern "C-unwind" fn($($type),*) -> $result> = {
+            const NAME: &std::ffi::CStr =
+                match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("a name"),
+                };
+            $crate::ground::real::Real::new(NAME)
+        };
+    };
+}
+pub(crate) use real_of;

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use folioswap::{RangeSet, RawSpace};
 use folioswap_sys::static_tls;
 
+use crate::ground::c_library;
 use crate::ground::heap::{ORDINARY, PRIVATE};
 use crate::map::managed::manage;
 use crate::memory::pages::PAGE_BYTES;
@@ -69,7 +70,7 @@ fn nameless(line: &str) -> Option<Range<usize>> {
 fn own_object() -> Range<usize> {
     let mut found = 0..0;
     // SAFETY: the callback gets the range, which lives as long as this call.
-    unsafe { libc::dl_iterate_phdr(Some(note_own), (&raw mut found).cast()) };
+    unsafe { c_library::each_object(note_own, (&raw mut found).cast()) };
     found
 }
 

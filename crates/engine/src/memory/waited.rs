@@ -1,0 +1,79 @@
+//! Words on which threads of the program sleep in the C library, which ends the process if the kernel does not find
+//! such a word in RAM (direct mode). A folio with one does not leave.
+//!
+//! What is kept is how many threads sleep, by a hash of the block and by one of the page. So two pages may be taken for
+//! one, and a folio stays that could leave; none leaves that must stay. A thread is counted before it locks the block,
+//! and a folio is looked up under that lock.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use folioswap_core::PAGE_SIZE;
+
+use crate::memory::table::BLOCK_BYTES;
+
+static BY_BLOCK: [AtomicU16; 1 << 10] = [const { AtomicU16::new(0) }; 1 << 10];
+static BY_PAGE: [AtomicU16; 1 << 14] = [const { AtomicU16::new(0) }; 1 << 14];
+
+fn block_at(addr: usize) -> &'static AtomicU16 {
+    &BY_BLOCK[addr / BLOCK_BYTES % BY_BLOCK.len()]
+}
+
+fn page_at(addr: usize) -> &'static AtomicU16 {
+    let page = addr / PAGE_SIZE;
+    &BY_PAGE[(page ^ page / BY_PAGE.len()) % BY_PAGE.len()]
+}
+
+/// A thread is about to sleep on a word, or sleeps, until this is dropped.
+#[derive(Debug)]
+pub struct Waited(usize);
+
+impl Waited {
+    pub(crate) fn new(addr: usize) -> Waited {
+        block_at(addr).fetch_add(1, Ordering::SeqCst);
+        page_at(addr).fetch_add(1, Ordering::SeqCst);
+        Waited(addr)
+    }
+}
+
+impl Drop for Waited {
+    fn drop(&mut self) {
+        // Not below zero: a forked child has forgotten the thread that sleeps while its handler forks.
+        for count in [page_at(self.0), block_at(self.0)] {
+            let _ = count.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |count| count.checked_sub(1));
+        }
+    }
+}
+
+/// Whether a thread may sleep on a word in a range of one block, which is locked.
+pub(crate) fn is_waited_on(range: &Range<usize>) -> bool {
+    block_at(range.start).load(Ordering::SeqCst) != 0
+        && range.clone().step_by(PAGE_SIZE).any(|addr| page_at(addr).load(Ordering::SeqCst) != 0)
+}
+
+/// In a forked child: none of its parent's threads are there.
+pub(crate) fn begin_child() {
+    BY_BLOCK.iter().chain(&BY_PAGE).filter(|count| count.load(Ordering::Relaxed) != 0).for_each(|count| {
+        count.store(0, Ordering::Relaxed);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_waited_on_while_a_thread_sleeps_there() {
+        let at = 0x7654_3210_0000;
+        let block = at..at + BLOCK_BYTES;
+        let page = |index: usize| at + index * PAGE_SIZE..at + (index + 1) * PAGE_SIZE;
+        assert!(!is_waited_on(&block));
+        let (first, again) = (Waited::new(at + 5 * PAGE_SIZE + 8), Waited::new(at + 5 * PAGE_SIZE + 64));
+        drop(first);
+        assert!(is_waited_on(&block) && is_waited_on(&page(5)) && !is_waited_on(&page(6)));
+        drop(again);
+        assert!(!is_waited_on(&block));
+        drop(Waited(at));
+        assert!(!is_waited_on(&block), "never below zero");
+    }
+}

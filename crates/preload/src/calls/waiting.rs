@@ -1,0 +1,189 @@
+//! Functions that sleep on words of the program's, in direct mode. The C library touches a word just before the kernel
+//! looks at it, and ends the process if it is not in RAM then. So the folios of these words stay in RAM as long as the
+//! thread may sleep. Where that is possible, the call is first tried without sleeping.
+//!
+//! A jump out of a handler leaves a folio in RAM for good.
+
+use std::ffi::c_int;
+
+use libc::{clockid_t, pthread_barrier_t, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, sem_t, timespec};
+
+use folioswap::Waited;
+
+use crate::calls::copied::{self, Copied};
+use crate::ground::export::{aliases, export, real, real_of};
+use crate::ground::{guard, state};
+use crate::memory::pages::PAGE_BYTES;
+
+/// Whether the kernel may find a word missing.
+fn is_needed() -> bool {
+    state::direct() && !guard::inside()
+}
+
+/// An argument, as the C library's function takes it.
+trait Passed {
+    type As;
+    fn passed(&self) -> Self::As;
+}
+
+/// A number.
+struct Plain(c_int);
+
+impl Passed for Plain {
+    type As = c_int;
+    fn passed(&self) -> c_int {
+        self.0
+    }
+}
+
+/// What threads sleep on, whose folios stay in RAM until this is dropped.
+struct Words<T>(*mut T, [Option<Waited>; 2]);
+
+impl<T> Passed for Words<T> {
+    type As = *mut T;
+    fn passed(&self) -> *mut T {
+        self.0
+    }
+}
+
+/// The end of a time to wait, of which the kernel reads a copy.
+struct Time(*const timespec, Copied);
+
+impl Passed for Time {
+    type As = *const timespec;
+    fn passed(&self) -> *const timespec {
+        self.1.at(self.0)
+    }
+}
+
+unsafe fn plain(number: c_int) -> Plain {
+    Plain(number)
+}
+
+unsafe fn words<T>(at: *mut T) -> Words<T> {
+    let (first, last) = (at as usize, (at as usize).wrapping_add(size_of::<T>() - size_of::<u32>()));
+    let is_in_two = first / PAGE_BYTES != last / PAGE_BYTES;
+    Words(at, [wait_on(first), if is_in_two { wait_on(last) } else { None }])
+}
+
+unsafe fn time(at: *const timespec) -> Time {
+    // SAFETY: the caller's time.
+    Time(at, unsafe { copied::value(at) })
+}
+
+fn wait_on(addr: usize) -> Option<Waited> {
+    let space = state::space()?;
+    let _guard = guard::enter();
+    Some(state::keeping_errno(|| space.wait_on(addr)))
+}
+
+/// Functions that may sleep, with what each argument is.
+macro_rules! waits {
+    ($(fn $name:ident($($arg:ident: $type:ty = $what:ident),*);)*) => {$(
+        export! {
+            fn $name($($arg: $type),*) -> c_int {
+                real_of!(REAL = $name: fn($($type),*) -> c_int);
+                // SAFETY: the caller's call, with a copy of its time.
+                unsafe {
+                    if !is_needed() {
+                        return REAL.get()($($arg),*);
+                    }
+                    $(let $arg = $what($arg);)*
+                    REAL.get()($($arg.passed()),*)
+                }
+            }
+        }
+    )*};
+}
+
+waits! {
+    fn pthread_cond_wait(condition: *mut pthread_cond_t = words, mutex: *mut pthread_mutex_t = words);
+    fn pthread_cond_timedwait(
+        condition: *mut pthread_cond_t = words, mutex: *mut pthread_mutex_t = words, end: *const timespec = time
+    );
+    fn pthread_cond_clockwait(
+        condition: *mut pthread_cond_t = words, mutex: *mut pthread_mutex_t = words, clock: clockid_t = plain,
+        end: *const timespec = time
+    );
+    fn pthread_mutex_timedlock(mutex: *mut pthread_mutex_t = words, end: *const timespec = time);
+    fn pthread_mutex_clocklock(
+        mutex: *mut pthread_mutex_t = words, clock: clockid_t = plain, end: *const timespec = time
+    );
+    fn pthread_rwlock_timedrdlock(lock: *mut pthread_rwlock_t = words, end: *const timespec = time);
+    fn pthread_rwlock_timedwrlock(lock: *mut pthread_rwlock_t = words, end: *const timespec = time);
+    fn pthread_rwlock_clockrdlock(
+        lock: *mut pthread_rwlock_t = words, clock: clockid_t = plain, end: *const timespec = time
+    );
+    fn pthread_rwlock_clockwrlock(
+        lock: *mut pthread_rwlock_t = words, clock: clockid_t = plain, end: *const timespec = time
+    );
+    fn pthread_barrier_wait(barrier: *mut pthread_barrier_t = words);
+    fn sem_timedwait(semaphore: *mut sem_t = words, end: *const timespec = time);
+    fn sem_clockwait(semaphore: *mut sem_t = words, clock: clockid_t = plain, end: *const timespec = time);
+    fn cnd_wait(condition: *mut pthread_cond_t = words, mutex: *mut pthread_mutex_t = words);
+    fn cnd_timedwait(
+        condition: *mut pthread_cond_t = words, mutex: *mut pthread_mutex_t = words, end: *const timespec = time
+    );
+    fn mtx_timedlock(mutex: *mut pthread_mutex_t = words, end: *const timespec = time);
+}
+
+/// `thrd_busy` of C's threads.
+const THREAD_BUSY: c_int = 1;
+
+/// Locks, with the function that does not sleep, and what that returns where this one would sleep, or decide.
+macro_rules! locks {
+    ($(fn $name:ident($lock:ident: $type:ty) by $tries:ident unless $($busy:path),+;)*) => {$(
+        export! {
+            fn $name($lock: $type) -> c_int {
+                real_of!(REAL = $name: fn($type) -> c_int);
+                real_of!(TRIES = $tries: fn($type) -> c_int);
+                // SAFETY: the caller's call.
+                unsafe {
+                    if !is_needed() {
+                        return REAL.get()($lock);
+                    }
+                    match TRIES.get()($lock) {
+                        $($busy)|+ => {
+                            let $lock = words($lock);
+                            REAL.get()($lock.passed())
+                        }
+                        result => result,
+                    }
+                }
+            }
+        }
+    )*};
+}
+
+locks! {
+    fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) by pthread_mutex_trylock unless libc::EBUSY;
+    fn pthread_rwlock_rdlock(lock: *mut pthread_rwlock_t) by pthread_rwlock_tryrdlock unless libc::EBUSY, libc::EAGAIN;
+    fn pthread_rwlock_wrlock(lock: *mut pthread_rwlock_t) by pthread_rwlock_trywrlock unless libc::EBUSY;
+    fn mtx_lock(mutex: *mut pthread_mutex_t) by mtx_trylock unless THREAD_BUSY;
+}
+
+aliases! {
+    fn __pthread_mutex_lock = pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int;
+    fn __pthread_rwlock_rdlock = pthread_rwlock_rdlock(lock: *mut pthread_rwlock_t) -> c_int;
+    fn __pthread_rwlock_wrlock = pthread_rwlock_wrlock(lock: *mut pthread_rwlock_t) -> c_int;
+}
+
+export! {
+    fn sem_wait(semaphore: *mut sem_t) -> c_int {
+        real!(REAL = c"sem_wait": fn(*mut sem_t) -> c_int);
+        real!(TRIES = c"sem_trywait": fn(*mut sem_t) -> c_int);
+        real!(END_IF_CANCELLED = c"pthread_testcancel": fn() -> ());
+        // SAFETY: the caller's call.
+        unsafe {
+            if !is_needed() {
+                return REAL.get()(semaphore);
+            }
+            END_IF_CANCELLED.get()();
+            if state::keeping_errno(|| TRIES.get()(semaphore)) == 0 {
+                return 0;
+            }
+            let semaphore = words(semaphore);
+            REAL.get()(semaphore.passed())
+        }
+    }
+}
