@@ -18,7 +18,7 @@ const NAME: &std::ffi::CStr = c"group-signals";
 const QUESTION: i32 = MOST_SIGNAL;
 
 /// The set of all signals.
-const ALL: u64 = u64::MAX;
+static ALL: u64 = u64::MAX;
 
 /// Waits this long for an answer, at the most.
 const ANSWER_MS: i32 = 1000;

@@ -24,9 +24,6 @@ const BESIDE: u64 = 64 << 20;
 /// Part of the library's name in a list of mappings.
 const LIBRARY: &str = "libfolioswap_preload";
 
-/// What the names of the engine's threads begin with.
-const THREADS: &[u8] = b"folioswap-";
-
 /// Watches until it is dropped.
 pub struct Watch {
     end: Option<Sender<()>>,
@@ -159,13 +156,7 @@ impl Process {
         }
         let lacks_preload = || fs::read(format!("/proc/{pid}/environ")).is_ok_and(|texts| !names_library(&texts));
         if self.has_library {
-            let unseen = Unseen::of(&pid.to_string()).unwrap_or_default();
-            let known = self.shared.max(unseen.of_files) > outside_bytes / 2;
-            if known || has_engine(pid) {
-                outside::reason(outside_bytes, self.shared, unseen)
-            } else {
-                ("folioswap does not run in it", "a note of its own says why")
-            }
+            outside::reason(outside_bytes, self.shared, Unseen::of(&pid.to_string()).unwrap_or_default())
         } else if lacks_preload() {
             (
                 "it was started without LD_PRELOAD in its environment",
@@ -175,12 +166,6 @@ impl Process {
             ("it is linked statically or without glibc, set-user-ID, or built with a sanitizer", outside::MANAGED_KIND)
         }
     }
-}
-
-/// Whether the engine has started in a process: the library alone manages nothing.
-fn has_engine(pid: u32) -> bool {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    threads.into_iter().any(|thread| fs::read(thread.path().join("comm")).is_ok_and(|name| name.starts_with(THREADS)))
 }
 
 /// Whether a process's environment names the library.

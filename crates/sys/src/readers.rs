@@ -181,7 +181,7 @@ fn try_ask(process: u32, request: Request) -> io::Result<()> {
 }
 
 /// Makes a call until it does not time out, or the other process cannot answer.
-fn patiently(process: u32, call: impl Fn() -> libc::c_long) -> io::Result<()> {
+fn patiently(process: u32, mut call: impl FnMut() -> libc::c_long) -> io::Result<()> {
     for _ in 0..PATIENCE {
         match check(call()) {
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && !is_stopped(process) => {}

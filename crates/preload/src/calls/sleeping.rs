@@ -4,9 +4,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use libc::{
-    clockid_t, epoll_event, fd_set, nfds_t, pollfd, pthread_t, siginfo_t, sigset_t, timespec, timeval,
-};
+use libc::{clockid_t, epoll_event, fd_set, nfds_t, pollfd, pthread_t, siginfo_t, sigset_t, timespec, timeval};
 
 use crate::calls::copied::{self, Copied, copied};
 use crate::faults::ours;

@@ -37,12 +37,15 @@ impl Passed for Plain {
 }
 
 /// What threads sleep on, whose folios stay in RAM until this is dropped.
-struct Words<T>(*mut T, [Option<Waited>; 2]);
+struct Words<T> {
+    at: *mut T,
+    _kept: [Option<Waited>; 2],
+}
 
 impl<T> Passed for Words<T> {
     type As = *mut T;
     fn passed(&self) -> *mut T {
-        self.0
+        self.at
     }
 }
 
@@ -63,7 +66,7 @@ unsafe fn plain(number: c_int) -> Plain {
 unsafe fn words<T>(at: *mut T) -> Words<T> {
     let (first, last) = (at as usize, (at as usize).wrapping_add(size_of::<T>() - size_of::<u32>()));
     let is_in_two = first / PAGE_BYTES != last / PAGE_BYTES;
-    Words(at, [wait_on(first), if is_in_two { wait_on(last) } else { None }])
+    Words { at, _kept: [wait_on(first), if is_in_two { wait_on(last) } else { None }] }
 }
 
 unsafe fn time(at: *const timespec) -> Time {
