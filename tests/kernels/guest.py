@@ -23,7 +23,7 @@ from run import MOVES_SINCE, Case, complaint, kernel_release, run  # noqa: E402
 FOLIOSWAP = sys.argv[1]
 IS_SHORT = sys.argv[2] == "short"
 DEADLINE = time.monotonic() + int(sys.argv[3])
-LIMIT_S = 150 if IS_SHORT else 300
+LIMIT_S = 240 if IS_SHORT else 300
 HUGE = "/sys/kernel/mm/transparent_hugepage/enabled"
 NODES = "/sys/devices/system/node/online"
 COMPILED = os.path.join(os.path.dirname(os.path.dirname(FOLIOSWAP)), "kernels", "cases")

@@ -21,7 +21,7 @@ fn block_at(addr: usize) -> &'static AtomicU16 {
 
 fn page_at(addr: usize) -> &'static AtomicU16 {
     let page = addr / PAGE_SIZE;
-    &BY_PAGE[(page ^ page / BY_PAGE.len()) % BY_PAGE.len()]
+    &BY_PAGE[(page ^ (page / BY_PAGE.len())) % BY_PAGE.len()]
 }
 
 /// A thread is about to sleep on a word, or sleeps, until this is dropped.
