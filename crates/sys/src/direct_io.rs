@@ -350,9 +350,12 @@ pub fn file_system(path: &Path) -> io::Result<FileSystem> {
 /// Bytes that this user may still use on the file system of `path`.
 ///
 /// # Errors
-/// Kernel errors.
+/// Kernel errors; Unsupported: the file system does not tell, as some of FUSE do not.
 pub fn free_bytes(path: &Path) -> io::Result<u64> {
     let found = statfs(path)?;
+    if found.f_blocks == 0 {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
     Ok(found.f_bavail.saturating_mul(found.f_bsize as u64))
 }
 

@@ -10,7 +10,7 @@
 
 use std::io;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::signals::{self, Action, bit, change_mask, plain_action};
@@ -37,6 +37,8 @@ struct Front {
     /// A leaked `Action`, or null for the default one.
     chained: AtomicPtr<Action>,
     installed: Mutex<bool>,
+    /// Changes of the action behind the handler that are under way.
+    nr_changes: AtomicUsize,
 }
 
 static SIGBUS: Front = Front::new(libc::SIGBUS);
@@ -49,6 +51,7 @@ impl Front {
             function: AtomicPtr::new(ptr::null_mut()),
             chained: AtomicPtr::new(ptr::null_mut()),
             installed: Mutex::new(false),
+            nr_changes: AtomicUsize::new(0),
         }
     }
 
@@ -68,7 +71,7 @@ impl Front {
     }
 
     /// Calls `change` while the signal has the chained action; what it has then is chained. The lock is not held
-    /// meanwhile. If another thread does the same, the handler is back in front once both are done.
+    /// meanwhile. If other threads do the same, the handler is back in front once all are done.
     fn behind<R>(&self, ours: Action, change: impl FnOnce() -> R) -> io::Result<R> {
         let is_in_front = || {
             let mut now = plain_action(libc::SIG_DFL);
@@ -80,10 +83,15 @@ impl Front {
             if *installed && is_in_front()?.0 {
                 set_action(self.signal, &self.chained(), ptr::null_mut())?;
             }
+            self.nr_changes.fetch_add(1, Ordering::Relaxed);
         }
         let result = change();
         let installed = installed();
-        if *installed && let (false, now) = is_in_front()? {
+        let is_last = self.nr_changes.fetch_sub(1, Ordering::Relaxed) == 1;
+        if *installed
+            && is_last
+            && let (false, now) = is_in_front()?
+        {
             self.chain(now);
             set_action(self.signal, &ours, ptr::null_mut())?;
         }

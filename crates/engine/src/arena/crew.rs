@@ -182,7 +182,8 @@ impl Crew {
         self.work();
         self.engine.ram().reclaim_wanted().signal(); // the one that waits becomes a reclaim thread
         // Those of reclaim threads and monitors, and readahead's.
-        let nr_rings = self.engine.ram().zones().all().len() + self.nr_monitors() + 1;
+        let nr_monitors = if self.mode == FaultMode::Monitor { self.nr_begun.load(Ordering::SeqCst) } else { 0 };
+        let nr_rings = self.engine.ram().zones().all().len() + nr_monitors + 1;
         let begun = Instant::now();
         while begun.elapsed() < START_PATIENCE
             && !(threads::have_begun() && NR_RINGS.load(Ordering::SeqCst) >= nr_rings)

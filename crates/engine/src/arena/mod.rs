@@ -260,7 +260,7 @@ impl ArenaBuilder {
     pub fn check(&self) -> Result<(), Error> {
         self.check_budget()?;
         setup::try_userfaultfd(self.faults)?;
-        if self.mapping == Mapping::Move {
+        if self.locked || self.mapping == Mapping::Move {
             self.choose_mapping()?;
         }
         Ok(())

@@ -54,6 +54,9 @@ impl FileDevice {
         });
         let fd = keep(path, fd)?;
         let limit = limit.into_iter().chain(ends_at).min();
+        if let Some(limit) = limit.filter(|&limit| limit < Order::HUGE.bytes() as u64) {
+            return Err(too_small(path, format!("a file can have {} only (ulimit -f)", Bytes(limit))));
+        }
         Ok(FileDevice { fd, path: path.into(), limit, fixed: false, on_first_use: note.into() })
     }
 

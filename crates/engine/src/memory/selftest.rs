@@ -3,7 +3,7 @@
 use folioswap_core::Order;
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::pagemap;
-use folioswap_sys::uffd::{Delivery, Userfaultfd};
+use folioswap_sys::uffd::{Delivery, MoveError, Userfaultfd};
 
 use crate::config::error::Error;
 use crate::config::mapping::Mapping;
@@ -34,42 +34,62 @@ impl SelfTest {
 #[must_use]
 pub fn self_test() -> SelfTest {
     let mut stays_huge = false;
-    let moves = move_out_and_in(&mut stays_huge);
+    let moves = move_out_and_in(&mut stays_huge).map_err(|failed| failed.reason);
     SelfTest { moves, stays_huge }
 }
 
-fn move_out_and_in(stays_huge: &mut bool) -> Result<(), String> {
-    let text = |error: std::io::Error| error.to_string();
-    let (uffd, features, _) = Userfaultfd::open(Delivery::Sigbus).map_err(|error| error.to_string())?;
-    if !features.has_move {
-        return Err("this kernel has no UFFDIO_MOVE (it came with Linux 6.8)".into());
+/// Why the test has failed.
+struct Failed {
+    reason: String,
+    /// The reason is the kernel. Else there was no memory for the test, or the page was in use.
+    is_lasting: bool,
+}
+
+impl<E: std::error::Error> From<E> for Failed {
+    fn from(error: E) -> Self {
+        Failed { reason: error.to_string(), is_lasting: false }
     }
-    let area = Reservation::new(2 * LEN, LEN).map_err(text)?;
-    area.protect_rw(area.range()).map_err(text)?;
-    memory::advise_hugepage(area.addr(), 2 * LEN).map_err(text)?;
+}
+
+fn lasting(reason: impl ToString) -> Failed {
+    Failed { reason: reason.to_string(), is_lasting: true }
+}
+
+fn move_out_and_in(stays_huge: &mut bool) -> Result<(), Failed> {
+    let (uffd, features, _) = Userfaultfd::open(Delivery::Sigbus)?;
+    if !features.has_move {
+        return Err(lasting("this kernel has no UFFDIO_MOVE (it came with Linux 6.8)"));
+    }
+    let area = Reservation::new(2 * LEN, LEN)?;
+    area.protect_rw(area.range())?;
+    memory::advise_hugepage(area.addr(), 2 * LEN)?;
     let (here, there) = (area.addr(), area.addr() + LEN);
     // SAFETY: readable and writable memory of this function's own.
-    unsafe { memory::populate_write(here, LEN) }.map_err(text)?;
+    unsafe { memory::populate_write(here, LEN) }?;
     let pattern = |at: usize| (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     // SAFETY: `here` is LEN bytes of this function's own memory, readable, writable and populated.
     let words = unsafe { std::slice::from_raw_parts_mut(here as *mut u64, LEN / 8) };
     words.iter_mut().enumerate().step_by(STEP).for_each(|(at, word)| *word = pattern(at));
-    let huge_before = pagemap::scan(here..here + LEN).map_err(text)?.huge_bytes == LEN as u64;
-    uffd.register(area.addr(), 2 * LEN).map_err(|error| error.to_string())?;
-    // SAFETY: two separate parts of this function's own memory. `words` is not used any more.
-    unsafe { uffd.move_pages(there, here, LEN) }.map_err(|error| error.to_string())?;
-    let out = pagemap::scan(here..here + LEN).map_err(text)?;
-    if out.present_bytes != 0 {
-        return Err("a page that was moved out is still there".into());
+    let huge_before = pagemap::scan(here..here + LEN)?.huge_bytes == LEN as u64;
+    uffd.register(area.addr(), 2 * LEN)?;
+    let move_to = |to: usize, from: usize| {
+        // SAFETY: two separate parts of this function's own memory. `words` is not used any more.
+        unsafe { uffd.move_pages(to, from, LEN) }.map_err(|error| match error {
+            MoveError::Busy | MoveError::Partial { .. } => Failed::from(error),
+            error => lasting(error),
+        })
+    };
+    move_to(there, here)?;
+    if pagemap::scan(here..here + LEN)?.present_bytes != 0 {
+        return Err(lasting("a page that was moved out is still there"));
     }
-    // SAFETY: as above, in the other direction.
-    unsafe { uffd.move_pages(here, there, LEN) }.map_err(|error| error.to_string())?;
+    move_to(here, there)?;
     // SAFETY: `here` has its LEN bytes of memory back, and nobody writes it.
     let words = unsafe { std::slice::from_raw_parts(here as *const u64, LEN / 8) };
     if words.iter().enumerate().step_by(STEP).any(|(at, word)| *word != pattern(at)) {
-        return Err("a page that was moved out and in came back changed".into());
+        return Err(lasting("a page that was moved out and in came back changed"));
     }
-    let back = pagemap::scan(here..here + LEN).map_err(text)?;
+    let back = pagemap::scan(here..here + LEN)?;
     *stays_huge = huge_before && back.huge_bytes == LEN as u64;
     Ok(())
 }
@@ -96,15 +116,16 @@ pub(crate) fn drops_tables(uffd: &Userfaultfd) -> bool {
     stays_huge().unwrap_or(false)
 }
 
-/// The mapping to use: the requested one if it works here, or for `auto` the best that works.
+/// The mapping to use: the requested one if it works here, or for `auto` the best that works. Where the test itself lacks
+/// memory, moving is taken to work.
 pub(crate) fn choose(wanted: Mapping) -> Result<Mapping, Error> {
     if wanted == Mapping::Copy {
         return Ok(Mapping::Copy);
     }
-    match (wanted, self_test().moves) {
-        (_, Ok(())) => Ok(Mapping::Move),
-        (Mapping::Move, Err(reason)) => Err(Error::NoMove(reason)),
-        (Mapping::Auto | Mapping::Copy, Err(_)) => Ok(Mapping::Copy),
+    match move_out_and_in(&mut false) {
+        Err(Failed { reason, is_lasting: true }) if wanted == Mapping::Move => Err(Error::NoMove(reason)),
+        Err(Failed { is_lasting: true, .. }) => Ok(Mapping::Copy),
+        _ => Ok(Mapping::Move),
     }
 }
 

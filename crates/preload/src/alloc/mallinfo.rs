@@ -51,14 +51,14 @@ unsafe extern "C" fn add_area(
 }
 
 fn info() -> Info<usize> {
+    let _guard = guard::enter();
     let ordinary = ORDINARY.used();
     let mut info = Info { arena: ordinary, uordblks: ordinary, ..Info::default() };
     if program_heap::is_ready() {
         let to = (&raw mut info).cast::<c_void>();
-        // SAFETY: the calling thread's own heap, which it does not change meanwhile.
+        // SAFETY: the calling thread's own heap, which it does not change meanwhile: no handler interrupts it.
         unsafe { mi::mi_heap_visit_blocks(mi::mi_heap_get_default(), false, Some(add_area), to) };
     }
-    let _guard = guard::enter();
     let blocks = huge::blocks();
     Info { hblks: blocks.len(), hblkhd: blocks.values().sum(), ..info }
 }
