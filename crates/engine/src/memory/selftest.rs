@@ -116,8 +116,8 @@ pub(crate) fn drops_tables(uffd: &Userfaultfd) -> bool {
     stays_huge().unwrap_or(false)
 }
 
-/// The mapping to use: the requested one if it works here, or for `auto` the best that works. Where the test itself lacks
-/// memory, moving is taken to work.
+/// The mapping to use: the requested one if it works here, or for `auto` the best that works. Where the test itself
+/// lacks memory, moving is taken to work.
 pub(crate) fn choose(wanted: Mapping) -> Result<Mapping, Error> {
     if wanted == Mapping::Copy {
         return Ok(Mapping::Copy);
