@@ -3,6 +3,7 @@
 against it: by every compiler that there is, as shared and as static library, in both fault modes, and under
 AddressSanitizer. Prints PASS, FAIL and SKIP lines."""
 
+import glob
 import os
 import re
 import shutil
@@ -144,6 +145,25 @@ def with_compiler(compiler, prefix, scratch):
             run(f"{compiler}: {name} {' '.join(arguments)}", [program, *arguments], "right")
 
 
+def beside_another(prefix, scratch):
+    """Links the static library and another Rust library into one program, with each linker."""
+    beside, other = os.path.join(CAPI, "tests", "beside"), os.path.join(scratch, "libother.a")
+    rust = ["rustc", "-O", "--edition", "2024", "--crate-type", "staticlib", "-o", other, os.path.join(beside, "other.rs")]
+    if run("another Rust library", rust) is None:
+        return
+    found = subprocess.run(["rustc", "--print", "sysroot"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    linkers = {"ld": [], "lld": [f"-B{folder}" for folder in glob.glob(f"{found}/lib/rustlib/*/bin/gcc-ld")] + ["-fuse-ld=lld"]}
+    libraries = [f"{prefix}/lib/libfolioswap.a", other, "-lgcc_s", "-pthread", "-ldl", "-lm"]
+    for name, options in linkers.items():
+        if name == "lld" and len(options) == 1 and not shutil.which("ld.lld"):
+            print("SKIP lld: not installed (apt-get install lld)")
+            continue
+        program = os.path.join(scratch, f"beside-{name}")
+        command = ["cc", f"-I{prefix}/include", "-o", program, os.path.join(beside, "program.c"), *libraries, *options]
+        if run(f"beside another Rust library: {name} links", command) is not None:
+            run(f"beside another Rust library: {name}", [program], "right")
+
+
 def install_compilers():
     """In CI, as root: gets clang and jemalloc. What cannot be had is skipped below."""
     if os.environ.get("CI") and os.geteuid() == 0 and shutil.which("apt-get") and not shutil.which("clang"):
@@ -169,6 +189,7 @@ def main():
             run("pkg-config", ["pkg-config", "--cflags", "--libs", "folioswap"], "-lfolioswap", env=about)
         if shutil.which("man"):
             run("man page", ["man", "--warnings", "-l", os.path.join(CAPI, "man", "folioswap.3")], "FOLIOSWAP")
+        beside_another(prefix, scratch)
         for compiler in ("gcc", "clang"):
             if shutil.which(compiler):
                 with_compiler(compiler, prefix, scratch)

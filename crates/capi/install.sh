@@ -17,14 +17,19 @@ for name in $names; do
     roots="$roots -Wl,-u,$name" kept="$kept --keep-global-symbol=$name"
 done
 object=$(mktemp -d)/folioswap.o
+trap 'rm -r "$(dirname "$object")"' EXIT
 # shellcheck disable=SC2086 # one argument a name
-${CC:-cc} -r -nostdlib -o "$object" -Wl,--gc-sections $roots "$archive"
-# Two sections hold bitcode of single members, which is not valid once they are one.
+${CC:-cc} -r -nostdlib -o "$object" -Wl,--gc-sections,--force-group-allocation $roots "$archive"
+# What a C library may lack is weak. It would become global here, so that a program needs it.
+weak=$(${READELF:-readelf} -sW "$archive" |
+    awk '$7 == "UND" && $8 != "" { weak[$8] = $5 == "WEAK" && weak[$8] != "no" ? "yes" : "no" }
+         END { for (name in weak) if (weak[name] == "yes") printf " --weaken-symbol=%s", name }')
+# Groups of sections go: in a program with another Rust library the linker would keep only one of each name, and what
+# that is called is hidden here. Two sections hold bitcode of single members, which is not valid once they are one.
 # shellcheck disable=SC2086 # one argument a name
-objcopy --remove-section=.llvmbc --remove-section=.llvmcmd $kept "$object"
+${OBJCOPY:-objcopy} --remove-section=.llvmbc --remove-section=.llvmcmd $kept $weak "$object"
 rm -f "$to/lib/libfolioswap.a"
-ar rcs "$to/lib/libfolioswap.a" "$object"
-rm -r "$(dirname "$object")"
+${AR:-ar} rcs "$to/lib/libfolioswap.a" "$object"
 # shellcheck disable=SC2086 # one argument a name
 ${CC:-cc} -shared -o "$to/lib/libfolioswap.so.$version" -Wl,-soname,"$soname" \
     -Wl,--version-script="$here/folioswap.map" -Wl,-z,nodelete -Wl,--gc-sections $roots "$archive" \

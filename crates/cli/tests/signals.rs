@@ -85,7 +85,8 @@ fn a_signal_reaches_the_program_once() {
         ("timeout --preserve-status 1000", "", "kill -TERM $!", 1),
         ("setsid", "setsid", "kill -TERM $!", 1),
         ("setsid", "", "kill -TERM -- -$!; sleep 0.3; kill -TERM $!; sleep 0.3; kill -TERM -- -$!", 3),
-        ("setsid", "", "pkill -KILL -s $! group-signals; kill -TERM $!", 1),
+        ("setsid", "", "sleep 1.1; pkill -KILL -s $! group-signals && kill -TERM $!", 1),
+        ("setsid", "", "sleep 1.1; pkill -KILL -s $! group-signals && sleep 0.2; kill -TERM -- -$!", 1),
     ];
     for (before, after, sent, expected) in cases {
         let line = format!("{before} $RUN {after} {COUNT} TERM & {READY}; {sent}; wait $!");
@@ -180,7 +181,7 @@ fn the_command_ends_by_the_signal_of_its_program() {
         assert_eq!((status.signal(), status.core_dumped()), (Some(signal), false), "{status}");
     }
     // What ran longer than it should, and what folioswap says at the end.
-    let (status, said) = bash(&scratch, "timeout -s INT 1 $FOLIOSWAP run --memory 64M --stats -- sleep 1000; exit $?");
+    let (status, said) = bash(&scratch, "timeout -s INT 3 $FOLIOSWAP run --memory 64M --stats -- sleep 1000; exit $?");
     assert_eq!(status, Some(124), "{said}");
     assert!(said.contains("swapped in"), "{said}");
     if is_without_namespaces() {

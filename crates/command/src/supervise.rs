@@ -29,6 +29,9 @@ const STOPPING: [Signal; 3] = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
 /// to all others.
 const UNTIL_ALL_HAVE_IT: Duration = Duration::from_millis(50);
 
+/// A witness that ends sooner is not replaced.
+const LEAST_LIFE: Duration = Duration::from_secs(1);
+
 /// How long after the child a signal to the group stops this process at the latest.
 const UNTIL_STOPPED: Duration = Duration::from_millis(50);
 
@@ -86,7 +89,7 @@ impl Supervisor {
             is_reaper: getpid().is_init() || child_subreaper().is_ok_and(|is_one| is_one.is_some()),
             is_group_stopped: &is_group_stopped,
             waiting: VecDeque::new(),
-            asked: Instant::now(),
+            begun: Instant::now(),
         };
         std::thread::scope(|scope| {
             let _until_end = until_end; // closed at the end, also if this thread panics
@@ -116,8 +119,8 @@ struct Forwarder<'a> {
     is_group_stopped: &'a AtomicBool,
     /// The signals that the group may yet get, and when they were taken, the oldest first.
     waiting: VecDeque<(Sent, Instant)>,
-    /// When the witness was asked last.
-    asked: Instant,
+    /// When the witness was started.
+    begun: Instant,
 }
 
 impl Forwarder<'_> {
@@ -130,16 +133,14 @@ impl Forwarder<'_> {
             // Before the question: of a signal to the group, the witness has its own by then. After it, too: so has
             // this process, of what was reported.
             self.take();
-            let asked = Instant::now();
             let reports = self.witness.as_ref().and_then(Witness::ask);
             self.take();
-            if reports.is_none() {
-                self.witness = None;
+            if reports.is_none() && self.witness.is_some() {
+                self.start_again();
             }
             if self.is_child_in_group() {
                 reports.iter().flatten().for_each(|report| self.forget(*report));
             }
-            self.asked = asked;
             self.pass_on();
             if self.is_reaper {
                 reap_others(self.child);
@@ -147,34 +148,42 @@ impl Forwarder<'_> {
         }
     }
 
-    /// Takes the signals that came. What the program sends to its parent is not for itself.
+    /// Replaces a witness that is lost, unless it was lost at once.
+    fn start_again(&mut self) {
+        let is_lasting = self.begun.elapsed() > LEAST_LIFE;
+        self.witness = if is_lasting { Witness::start().ok() } else { None };
+        self.begun = Instant::now();
+    }
+
+    /// Takes the signals that came. What the program sends to its parent is not for itself. The kernel drops signals
+    /// that stop once one comes that continues, and the reverse.
     fn take(&mut self) {
         for sent in self.received.take().into_iter().filter(|sent| sent.sender != self.child) {
             self.note(sent, false);
+            if stops(sent) || continues(sent) {
+                self.waiting.retain(|(other, _)| !(if stops(sent) { continues(*other) } else { stops(*other) }));
+            }
             self.waiting.push_back((sent, Instant::now()));
         }
     }
 
-    /// Forgets a signal that the group has got. With it goes the same one from the same sender if it certainly came
-    /// before, as the kernel keeps one of a number: if it was there when the witness was asked last.
+    /// Forgets a signal that the group has got. Of those that are not queued all that are the same go with it, as the
+    /// kernel keeps one of a number: timeout(1) sends its one to this process alone just before.
     fn forget(&mut self, report: Sent) {
-        let asked = self.asked;
-        let mut is_gone = false;
-        self.waiting.retain(|(sent, taken)| {
-            let is_before = *taken < asked && !report.is_queued();
-            let goes = *sent == report && (is_before || !is_gone);
-            is_gone |= goes && !is_before;
-            !goes
-        });
+        if report.is_queued() {
+            let first = self.waiting.iter().position(|(sent, _)| *sent == report);
+            first.map(|first| self.waiting.remove(first));
+        } else {
+            self.waiting.retain(|(sent, _)| *sent != report);
+        }
         self.note(report, true);
     }
 
     /// Notes whether the group is stopped, or should be.
     fn note(&self, sent: Sent, has_group: bool) {
-        let is = |signal: &Signal| signal.as_raw() == sent.signal;
-        if has_group && STOPPING.iter().any(is) {
+        if has_group && stops(sent) {
             self.is_group_stopped.store(true, Ordering::Relaxed);
-        } else if is(&Signal::CONT) {
+        } else if continues(sent) {
             self.is_group_stopped.store(false, Ordering::Relaxed);
         }
     }
@@ -197,6 +206,14 @@ impl Forwarder<'_> {
         let child = i32::try_from(self.child).ok().and_then(Pid::from_raw);
         child.is_some_and(|child| getpgid(Some(child)) == Ok(getpgrp()))
     }
+}
+
+fn stops(sent: Sent) -> bool {
+    STOPPING.iter().any(|signal| signal.as_raw() == sent.signal)
+}
+
+fn continues(sent: Sent) -> bool {
+    sent.signal == Signal::CONT.as_raw()
 }
 
 /// Waits until the child has ended. Whenever it stops, the command stops too, by the same signal, so that the shell

@@ -228,10 +228,12 @@ fn show(bytes: u64) -> String {
 #[pyfunction]
 #[pyo3(signature = (function, *args, **options))]
 fn call_behind<'py>(
+    py: Python<'py>,
     function: &Bound<'py, PyAny>,
     args: &Bound<'py, PyTuple>,
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    py.check_signals()?; // their handlers would run inside
     folioswap::behind_sigbus(|| function.call(args, options)).map_err(raised)?
 }
 

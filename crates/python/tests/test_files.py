@@ -100,10 +100,10 @@ def test_an_array_of_another_pool(tmp_path, other):
     array = other.zeros(48 * MIB, "u1")
     array += 1
     array.tofile(tmp_path / "a") if other.faults == "monitor" else other.to_file(array, tmp_path / "a")
-    if other.faults == "monitor":
-        pool.to_file(array, tmp_path / "b")  # as system calls do on such arrays
-        return
-    with open(tmp_path / "a", "rb") as file, pytest.raises(ValueError, match="not in this pool"):
-        pool.readinto(file, array)
-    with pytest.raises(ValueError, match="not in this pool"):
-        pool.to_file(array, tmp_path / "b")
+    pool.to_file(array, tmp_path / "b")
+    for name in "ab":
+        assert (np.fromfile(tmp_path / name, "u1") == 1).all()
+        assert (tmp_path / name).stat().st_size == array.nbytes
+    if other.faults == "direct":
+        with open(tmp_path / "a", "rb") as file, pytest.raises(ValueError, match="not in this pool"):
+            pool.readinto(file, array)

@@ -74,9 +74,9 @@ def test_control_c_ends_what_lets_an_array_leave():
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, handle)
-    signal.setitimer(signal.ITIMER_REAL, 0.02)
     try:
         with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
             pool.cold(array)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -347,7 +347,7 @@ pub fn file_system(path: &Path) -> io::Result<FileSystem> {
     Ok(if magic == libc::TMPFS_MAGIC { FileSystem::Tmpfs } else { FileSystem::Other })
 }
 
-/// Bytes that this user may still use on the file system of `path`.
+/// Bytes that this user may still use on the file system of `path`: root also those that it keeps for root.
 ///
 /// # Errors
 /// Kernel errors; Unsupported: the file system does not tell, as some of FUSE do not.
@@ -356,7 +356,9 @@ pub fn free_bytes(path: &Path) -> io::Result<u64> {
     if found.f_blocks == 0 {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    Ok(found.f_bavail.saturating_mul(found.f_bsize as u64))
+    // SAFETY: takes no pointers.
+    let free = if unsafe { libc::geteuid() } == 0 { found.f_bfree } else { found.f_bavail };
+    Ok(free.saturating_mul(found.f_bsize as u64))
 }
 
 fn statfs(path: &Path) -> io::Result<libc::statfs> {

@@ -60,9 +60,7 @@ fn move_out_and_in(stays_huge: &mut bool) -> Result<(), Failed> {
     if !features.has_move {
         return Err(lasting("this kernel has no UFFDIO_MOVE (it came with Linux 6.8)"));
     }
-    let area = Reservation::new(2 * LEN, LEN)?;
-    area.protect_rw(area.range())?;
-    memory::advise_hugepage(area.addr(), 2 * LEN)?;
+    let area = memory::anonymous_huge(2 * LEN)?;
     let (here, there) = (area.addr(), area.addr() + LEN);
     // SAFETY: readable and writable memory of this function's own.
     unsafe { memory::populate_write(here, LEN) }?;
@@ -75,7 +73,7 @@ fn move_out_and_in(stays_huge: &mut bool) -> Result<(), Failed> {
     let move_to = |to: usize, from: usize| {
         // SAFETY: two separate parts of this function's own memory. `words` is not used any more.
         unsafe { uffd.move_pages(to, from, LEN) }.map_err(|error| match error {
-            MoveError::Busy | MoveError::Partial { .. } => Failed::from(error),
+            MoveError::Busy | MoveError::Partial { .. } | MoveError::Other(libc::ENOMEM) => Failed::from(error),
             error => lasting(error),
         })
     };

@@ -240,8 +240,7 @@ class Pool:
         """Writes an array to a file: as `numpy.save` if the name ends in ``.npy``, else as `numpy.ndarray.tofile`. Also
         works in direct mode.
 
-        Raises ValueError where it holds Python objects or lies in another pool, OSError where the file cannot be
-        written.
+        Raises ValueError where it holds Python objects, OSError where the file cannot be written.
 
         >>> import tempfile
         >>> with tempfile.NamedTemporaryFile() as file:
@@ -257,12 +256,10 @@ class Pool:
             if is_npy(path):
                 write_npy(array, file)
                 return
-            if not array.flags.c_contiguous:
+            if array.flags.c_contiguous and array in self:
+                self._arena.write(file.fileno(), 0, *extent(array))
+            else:
                 write_parts(array, file)
-                return
-            start, length = extent(array)
-            if length:
-                self._arena.write(file.fileno(), 0, start, length)
 
     def _read(self, descriptor: int, offset: int, array: Array) -> int:
         if not (array.flags.c_contiguous or array.flags.f_contiguous) or not array.flags.writeable:

@@ -1,8 +1,8 @@
 """Direct mode: what Python does to the handler of SIGBUS leaves the engine's in front.
 
 A handler that took its place would end the process at the next fault. So a change is made behind it: for the few
-microseconds of the change the handler is the one behind the engine's. A fault of another thread just then ends the
-process."""
+microseconds of the change the handler is the one behind the engine's. A fault just then, of another thread or of a
+handler of a signal that comes meanwhile, ends the process."""
 
 from __future__ import annotations
 

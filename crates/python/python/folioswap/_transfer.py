@@ -69,7 +69,7 @@ def npy_header(file: Any) -> tuple[tuple[int, ...], Order, Any, int]:
 
 
 def write_parts(array: Array, file: Any) -> None:
-    """Writes an array whose items do not follow each other, by way of a small buffer. Between two pieces other threads
+    """Writes any array by way of a small buffer. Between two pieces other threads
     run, and a signal such as that of Ctrl-C is handled."""
     items = max(1, _PIECE_BYTES // array.itemsize)
     flags: Any = ["external_loop", "buffered", "zerosize_ok"]
