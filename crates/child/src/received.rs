@@ -2,11 +2,10 @@
 //! they wait there until somebody takes them.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use crate::begun::began_blocking;
-use crate::witness::Witness;
 use crate::{bit, check, mask};
 
 /// All but those by which the C library changes its threads.
@@ -74,11 +73,11 @@ impl Received {
         }
     }
 
-    /// Waits for a signal or a report of a witness. Returns whether the other end of the pipe `end` was closed.
-    pub fn wait(&self, end: BorrowedFd<'_>, witness: Option<&Witness>, limit: Option<Duration>) -> bool {
-        let witness = witness.map_or(-1, |witness| witness.as_fd().as_raw_fd());
+    /// Waits for a signal or a report. Returns whether the other end of the pipe `end` was closed.
+    pub fn wait(&self, end: BorrowedFd<'_>, reports: Option<BorrowedFd<'_>>, limit: Option<Duration>) -> bool {
+        let reports = reports.map_or(-1, |reports| reports.as_raw_fd());
         let limit_ms = limit.map_or(-1, |limit| i32::try_from(limit.as_millis()).map_or(i32::MAX, |whole| whole + 1));
-        readable([end.as_raw_fd(), self.0.as_raw_fd(), witness], limit_ms)[0]
+        readable([end.as_raw_fd(), self.0.as_raw_fd(), reports], limit_ms)[0]
     }
 
     /// Drops the signals that were not taken, and gives the calling thread the mask that it was started with.

@@ -127,7 +127,7 @@ impl Forwarder<'_> {
     fn forward(mut self, end: &PipeReader) {
         loop {
             let limit = self.waiting.front().map(|(_, taken)| UNTIL_ALL_HAVE_IT.saturating_sub(taken.elapsed()));
-            if self.received.wait(end.as_fd(), self.witness.as_ref(), limit) {
+            if self.received.wait(end.as_fd(), self.witness.as_ref().map(AsFd::as_fd), limit) {
                 return;
             }
             // Before the question: of a signal to the group, the witness has its own by then. After it, too: so has
