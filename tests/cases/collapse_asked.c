@@ -1,5 +1,5 @@
 // EXPECT: exit 0, last line "ok"
-// BUDGETS: 24M
+// BUDGETS: 24M 96M 160M
 // A program asks for huge pages at once (MADV_COLLAPSE), where its memory is present and where it has left RAM. It is
 // not refused as wrong, and nothing is lost.
 #define _GNU_SOURCE

@@ -1,5 +1,5 @@
 // EXPECT: exit 0, last line "ok"
-// BUDGETS: 24M
+// BUDGETS: 24M 96M 160M
 // Memory with guards in it, and memory with a read-only part, moves over other memory. Every page is then as the kernel
 // leaves it, also at the second of two moves. Memory with guards grows where it lies, and by a move; what has grown
 // stays when the guards go.

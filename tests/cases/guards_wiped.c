@@ -1,5 +1,5 @@
 // EXPECT: exit 0, last line "ok"
-// BUDGETS: 16M
+// BUDGETS: 16M 96M 160M
 // Memory with guards in its middle is wiped in children (MADV_WIPEONFORK), before or after the guards came: there it is
 // zero all over, and has no guards. The parent keeps both.
 #define _GNU_SOURCE

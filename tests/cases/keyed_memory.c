@@ -1,5 +1,5 @@
 // EXPECT: exit 0, last line "ok"
-// BUDGETS: 24M
+// BUDGETS: 24M 96M 160M
 // LIMIT_S: 60
 // System calls by an instruction of the program's own on memory with a protection key: they succeed with the rights of
 // the thread, in RAM or not, and fail without. A key that such a call allocates comes with its rights.

@@ -1,5 +1,5 @@
 // RUN: gcc -O2 -o x mremap-pages.c && ./x    EXPECT: exit 0
-// BUDGETS: 16M 96M
+// BUDGETS: 16M 96M 160M
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #include <stdio.h>

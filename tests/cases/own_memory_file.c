@@ -1,5 +1,5 @@
 // EXPECT: exit 0, last line "ok"
-// BUDGETS: 24M
+// BUDGETS: 24M 96M 160M
 // Memory that is out is read and written through /proc/self/mem by every call that transfers bytes, however the file
 // was opened.
 #define _GNU_SOURCE

@@ -1,5 +1,5 @@
 // EXPECT: exit 0, last line "ok"
-// BUDGETS: 24M
+// BUDGETS: 24M 96M 160M
 /* Advice with a length beyond the largest number, or in a list with such a length, is refused as a whole: nothing is
    lost. */
 #define _GNU_SOURCE

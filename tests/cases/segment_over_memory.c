@@ -1,5 +1,5 @@
 // EXPECT: exit 0, last line "ok"
-// BUDGETS: 16M
+// BUDGETS: 16M 96M 160M
 // A System V segment is attached over a part of managed memory (SHM_REMAP). What lies around it stays, and what the
 // kernel refuses changes nothing. Once detached, the place is free.
 #define _GNU_SOURCE

@@ -1,5 +1,5 @@
 // EXPECT: exit 0, last line "ok"
-// BUDGETS: 24M
+// BUDGETS: 24M 96M 160M
 /* While a call waits, another thread protects a part of its buffer that the call does not need: it succeeds. */
 #define _GNU_SOURCE
 #include <pthread.h>
