@@ -218,7 +218,8 @@ impl Ring {
     }
 
     /// Sleeps until at least `min` transfers have completed (never more than are pending), and appends each completed
-    /// one to `ended`: its token, and the bytes transferred, which may be fewer than requested. Starts what is queued.
+    /// one to `ended`: its token, and the bytes transferred, which may be fewer than requested, or none. Starts what is
+    /// queued.
     ///
     /// # Errors
     /// The kernel's error for the wait. Errors of a transfer are in its own result.
@@ -228,6 +229,8 @@ impl Ring {
         while self.nr_pending > 0 {
             for entry in self.ring.completion() {
                 let result = match entry.result() {
+                    // The kernel could start no worker for it, as at a limit of processes.
+                    no_worker if no_worker == -libc::ECANCELED => Ok(0),
                     failed if failed < 0 => Err(io::Error::from_raw_os_error(-failed)),
                     done => Ok(done as usize),
                 };
