@@ -23,6 +23,10 @@ blocks = [made(number) for number in range(6)]
 kind = sys.argv[1]
 if kind == "as":
     resource.setrlimit(resource.RLIMIT_AS, (320 * MIB, 320 * MIB))
+elif kind == "more":
+    with open("/proc/self/status", encoding="ascii") as status:
+        used = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmSize"))
+    resource.setrlimit(resource.RLIMIT_AS, (used + 100 * MIB, used + 100 * MIB))
 elif kind == "data":
     with open("/proc/self/status", encoding="ascii") as status:
         used = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData"))
@@ -43,5 +47,6 @@ for mib in 600 900; do
     [ "$(ulimit -v $((mib << 10)); exec python3 limited.py none)" = right ]
 done
 [ "$(python3 limited.py as)" = right ]
+[ "$(python3 limited.py more)" = right ]
 [ "$(python3 limited.py data)" = right ]
 echo ok

@@ -128,8 +128,6 @@ static void preload(char **words) {
         fail("asprintf");
     setenv("LD_PRELOAD", list, 1);
     setenv("PRELOADED", words[2], 1);
-    // In front, tcmalloc's own sbrk would pass by that of the library behind it, and nothing would be paged.
-    setenv("TCMALLOC_SKIP_SBRK", "1", 1);
     execl("/proc/self/exe", words[0], words[1], words[2], NULL);
     fail("exec");
 }

@@ -26,12 +26,23 @@ impl Resident {
     }
 
     fn parse(status: &str) -> Resident {
-        let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
-        };
+        let field = |name: &str| bytes_of(status, name).unwrap_or(0);
         Resident { peak: field("VmHWM:"), anonymous: field("RssAnon:"), shared: field("RssShmem:") }
     }
+}
+
+/// A line of the file, in bytes.
+fn bytes_of(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// The addresses that are mapped in this process, in bytes, as RLIMIT_AS counts them. `None`: that cannot be read.
+#[must_use]
+pub fn mapped_bytes() -> Option<u64> {
+    let mut status = [0; 4096];
+    let len = read_status(&mut status).ok()?;
+    bytes_of(&String::from_utf8_lossy(&status[..len]), "VmSize:")
 }
 
 /// Reads the file with raw system calls. The C library's functions are cancellation points, and this thread may be

@@ -1,12 +1,13 @@
 //! Limits of addresses and of data (RLIMIT_AS, RLIMIT_DATA) that the program sets itself. The engine's memory counts
 //! in them too. So the kernel gets the program's limit and the engine's share, and the program reads its own.
 //!
-//! A limit from before the program began is not changed: the engine reserves what it permits.
+//! A limit from before the program began is not changed: the engine reserves what it permits. Nor is a limit of
+//! addresses above all that is mapped: the program has taken the size that the kernel says, with the engine's share.
 
 use std::ffi::c_long;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use folioswap_sys::{memory, vforked};
+use folioswap_sys::{memory, own_calls, resident, vforked};
 use libc::{RLIM64_INFINITY, rlimit64};
 
 use crate::calls::rights;
@@ -102,7 +103,8 @@ fn change(place: &Place, theirs: Option<Limits>) -> (isize, Limits) {
     if set.share == 0 {
         set.share = share(place.what);
     }
-    let mut given = theirs.map(|limit| limit.saturating_add(set.share));
+    let missing = if has_share(place.what, theirs[0]) { 0 } else { set.share };
+    let mut given = theirs.map(|limit| limit.saturating_add(missing));
     let mut result = ask(place.what, &given);
     if result == -(libc::EPERM as isize) && theirs[0] <= theirs[1] && theirs[1] <= before[1] {
         // A hard limit may not be raised: the share has the room that there is.
@@ -113,6 +115,13 @@ fn change(place: &Place, theirs: Option<Limits>) -> (isize, Limits) {
         place.set(Set { theirs, kernels: given, ..set });
     }
     (result, before)
+}
+
+/// Whether the program's limit has the engine's share already.
+fn has_share(what: u32, limit: u64) -> bool {
+    // A filter may kill who opens a file.
+    let is_read = what == libc::RLIMIT_AS && !own_calls::is_used();
+    is_read && resident::mapped_bytes().is_some_and(|mapped| limit >= mapped)
 }
 
 /// The engine's share of what counts in a limit.

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::fs;
 use std::sync::OnceLock;
 
-use crate::ground::export::{export, real};
+use crate::ground::export::{aliases, export, real};
 use crate::ground::real::own;
 use crate::ground::{guard, state};
 use crate::map::adopt;
@@ -103,4 +103,9 @@ export! {
             libc::MAP_FAILED
         })
     }
+}
+
+aliases! {
+    // tcmalloc defines sbrk itself, and calls this.
+    fn __sbrk = sbrk(more: isize) -> *mut c_void;
 }
