@@ -53,10 +53,11 @@ impl FileDevice {
             )
         });
         let fd = keep(path, fd)?;
-        let limit = limit.into_iter().chain(ends_at).min();
-        if let Some(limit) = limit.filter(|&limit| limit < Order::HUGE.bytes() as u64) {
-            return Err(too_small(path, format!("a file can have {} only (ulimit -f)", Bytes(limit))));
+        let is_small = |limit: &u64| *limit < Order::HUGE.bytes() as u64;
+        if let Some(end) = ends_at.filter(is_small) {
+            return Err(too_small(path, format!("a file can have {} only (ulimit -f)", Bytes(end))));
         }
+        let limit = limit.into_iter().chain(ends_at).min();
         Ok(FileDevice { fd, path: path.into(), limit, fixed: false, on_first_use: note.into() })
     }
 

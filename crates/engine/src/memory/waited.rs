@@ -6,20 +6,20 @@
 //! and a folio is looked up under that lock.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use folioswap_core::PAGE_SIZE;
 
 use crate::memory::table::BLOCK_BYTES;
 
-static BY_BLOCK: [AtomicU16; 1 << 10] = [const { AtomicU16::new(0) }; 1 << 10];
-static BY_PAGE: [AtomicU16; 1 << 14] = [const { AtomicU16::new(0) }; 1 << 14];
+static BY_BLOCK: [AtomicU32; 1 << 14] = [const { AtomicU32::new(0) }; 1 << 14];
+static BY_PAGE: [AtomicU32; 1 << 18] = [const { AtomicU32::new(0) }; 1 << 18];
 
-fn block_at(addr: usize) -> &'static AtomicU16 {
+fn block_at(addr: usize) -> &'static AtomicU32 {
     &BY_BLOCK[addr / BLOCK_BYTES % BY_BLOCK.len()]
 }
 
-fn page_at(addr: usize) -> &'static AtomicU16 {
+fn page_at(addr: usize) -> &'static AtomicU32 {
     let page = addr / PAGE_SIZE;
     &BY_PAGE[(page ^ (page / BY_PAGE.len())) % BY_PAGE.len()]
 }
@@ -53,9 +53,11 @@ pub(crate) fn is_waited_on(range: &Range<usize>) -> bool {
 
 /// In a forked child: none of its parent's threads are there.
 pub(crate) fn begin_child() {
-    BY_BLOCK.iter().chain(&BY_PAGE).filter(|count| count.load(Ordering::Relaxed) != 0).for_each(|count| {
-        count.store(0, Ordering::Relaxed);
-    });
+    let counted = |counts: &'static [AtomicU32]| counts.iter().filter(|count| count.load(Ordering::Relaxed) != 0);
+    // Their memory is not touched where nobody sleeps.
+    if counted(&BY_BLOCK).next().is_some() {
+        counted(&BY_BLOCK).chain(counted(&BY_PAGE)).for_each(|count| count.store(0, Ordering::Relaxed));
+    }
 }
 
 #[cfg(test)]

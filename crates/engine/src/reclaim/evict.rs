@@ -92,9 +92,10 @@ fn unmap_victim(engine: &Engine, block: &mut Block<'_>, index: usize) -> bool {
                 set_aside(engine, block, index);
                 false
             }
-            Err(_) if block.order() == Order::HUGE && block.is_waited_on(index) => {
-                block.split_to(PIECE); // the rest of it may leave
-                false
+            Err(_) if block.order() > Order::PAGE && block.is_waited_on(index) => {
+                // The rest of it may leave.
+                block.split_to(if block.order() > PIECE { PIECE } else { Order::PAGE });
+                true
             }
             Err(_) => {
                 engine.stats().busy_victims.add(1);

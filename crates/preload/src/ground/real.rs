@@ -35,29 +35,61 @@ impl<F: Copy> Real<F> {
     }
 
     fn look_up(&self) -> *mut c_void {
-        // SAFETY: a C string. Any thread may call dlsym.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let found = look_up(self.name);
         self.found.store(found, Ordering::Relaxed);
         found
+    }
+
+    /// The function, if the C library defines it.
+    pub fn find(&self) -> Option<F> {
+        let mut found = self.found.load(Ordering::Relaxed);
+        if found.is_null() {
+            found = self.look_up();
+        }
+        // SAFETY: `F` is a function pointer type of the same size (asserted), and the declaration gives it this name's
+        // type.
+        (!found.is_null()).then(|| unsafe { std::mem::transmute_copy(&found) })
     }
 
     /// The function. Ends the process if the C library does not define it: the caller has just been called by that
     /// name.
     pub fn get(&self) -> F {
-        let mut found = self.found.load(Ordering::Relaxed);
-        if found.is_null() {
-            found = self.look_up();
-            if found.is_null() {
-                crate::ground::state::end(
-                    ExitStatus::Defect,
-                    &format!("the C library has no {}", self.name.to_string_lossy()),
-                );
-            }
-        }
-        // SAFETY: `F` is a function pointer type of the same size (asserted), and the declaration gives it this name's
-        // type.
-        unsafe { std::mem::transmute_copy(&found) }
+        self.find().unwrap_or_else(|| {
+            let name = self.name.to_string_lossy();
+            crate::ground::state::end(ExitStatus::Defect, &format!("the C library has no {name}"))
+        })
     }
+}
+
+/// The version that programs use, of the names with an older one, on x86-64. Before glibc 2.36 dlsym(RTLD_NEXT) finds
+/// the oldest: its condition variables, timers and affinities take other structures.
+const VERSIONS: [(&CStr, &CStr); 15] = [
+    (c"lio_listio", c"GLIBC_2.4"),
+    (c"lio_listio64", c"GLIBC_2.4"),
+    (c"posix_spawn", c"GLIBC_2.15"),
+    (c"posix_spawnp", c"GLIBC_2.15"),
+    (c"pthread_cond_timedwait", c"GLIBC_2.3.2"),
+    (c"pthread_cond_wait", c"GLIBC_2.3.2"),
+    (c"pthread_getaffinity_np", c"GLIBC_2.3.4"),
+    (c"pthread_setaffinity_np", c"GLIBC_2.3.4"),
+    (c"quick_exit", c"GLIBC_2.24"),
+    (c"realpath", c"GLIBC_2.3"),
+    (c"sched_getaffinity", c"GLIBC_2.3.4"),
+    (c"sched_setaffinity", c"GLIBC_2.3.4"),
+    (c"timer_create", c"GLIBC_2.3.3"),
+    (c"timer_gettime", c"GLIBC_2.3.3"),
+    (c"timer_settime", c"GLIBC_2.3.3"),
+];
+
+/// The next definition of a name, in the version that programs use. Null: there is none.
+fn look_up(name: &CStr) -> *mut c_void {
+    let version = VERSIONS.iter().find(|(of, _)| *of == name);
+    let found = version.map_or(null_mut(), |(_, version)| {
+        // SAFETY: C strings. Any thread may call dlvsym.
+        unsafe { libc::dlvsym(libc::RTLD_NEXT, name.as_ptr(), version.as_ptr()) }
+    });
+    // SAFETY: a C string. Any thread may call dlsym.
+    if found.is_null() { unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } } else { found }
 }
 
 /// Looks up all functions. Programs do not call what the C library lacks.
@@ -194,4 +226,51 @@ unsafe fn instruction(number: c_long, &[a, b, c, d, e, f]: &[usize; 6]) -> isize
         );
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::process::Command;
+
+    /// Where the versions of functions lie in this C library, by name and version; that which is linked to, without
+    /// one.
+    fn versions() -> Option<BTreeMap<String, BTreeMap<String, String>>> {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let path =
+            maps.lines().filter_map(|line| line.split_whitespace().nth(5)).find(|path| path.contains("/libc.so"))?;
+        let output = Command::new("readelf").args(["--dyn-syms", "-W", path]).output().ok()?;
+        let mut found = BTreeMap::<String, BTreeMap<String, String>>::new();
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            let columns: Vec<_> = line.split_whitespace().collect();
+            let &[_, place, _, "FUNC" | "IFUNC", _, _, section, name, ..] = columns.as_slice() else { continue };
+            let Some((name, version)) = name.split_once('@').filter(|_| section != "UND") else { continue };
+            let of = found.entry(name.to_owned()).or_default();
+            of.insert(version.trim_start_matches('@').to_owned(), place.to_owned());
+            if version.starts_with('@') {
+                of.insert(String::new(), place.to_owned());
+            }
+        }
+        Some(found)
+    }
+
+    #[test]
+    fn of_each_name_the_version_is_found_that_programs_use() {
+        let Some(versions) = versions() else {
+            return println!("SKIPPED: readelf is missing. Get it: apt-get install binutils");
+        };
+        for (name, version) in VERSIONS {
+            // Before glibc 2.34 some are in other libraries.
+            let Some(places) = versions.get(name.to_str().unwrap()) else { continue };
+            let (ours, linked_to) = (&places[version.to_str().unwrap()], &places[""]);
+            assert!(ours == linked_to && places.values().any(|place| place != ours), "{name:?}: {places:?}");
+        }
+        let listed: BTreeSet<_> = include_str!("../../tests/names.txt").split_whitespace().collect();
+        for (name, places) in versions {
+            let is_known = listed.contains(&*name) || VERSIONS.iter().any(|(of, _)| of.to_str() == Ok(&name));
+            let nr_places = places.values().collect::<BTreeSet<_>>().len();
+            assert!(is_known || nr_places == 1, "{name} is taken over, and has several versions: {places:?}");
+        }
+    }
 }
