@@ -227,7 +227,8 @@ static void one_call(void) {
                 lock |= model[from + i].is_locked;
             if (result && !lock)
                 fail("refused", from);
-            for (size_t i = 0; drops && !lock && i < old_nr; i++)
+            /* The call ends at the first locked page. */
+            for (size_t i = 0; drops && i < old_nr && !model[from + i].is_locked; i++)
                 model[from + i].number = 0;
         }
         break;
