@@ -1,6 +1,7 @@
 // EXPECT: exit 0, last line "ok"
 // BUDGETS: 24M
-/* A thread sets another FS base, by an instruction and by a call, and touches memory that is not in RAM. */
+/* A thread sets another FS base, by an instruction and by a call, and touches memory that is not in RAM. Between, it
+   makes system calls. */
 #define _GNU_SOURCE
 #include <immintrin.h>
 #include <stdio.h>
@@ -13,18 +14,18 @@ enum { LEN = 64 << 20, PAGE = 4096, HAS_INSTRUCTIONS = 1 << 1, SET_FS = 0x1002 }
 
 static char other[2 * PAGE] __attribute__((aligned(4096)));
 
-static void set_by_call(unsigned long base) {
-    long result = SYS_arch_prctl;
-    asm volatile("syscall" : "+a"(result) : "D"(SET_FS), "S"(base) : "rcx", "r11", "memory");
+static long call(long number, unsigned long first, unsigned long second) {
+    asm volatile("syscall" : "+a"(number) : "D"(first), "S"(second) : "rcx", "r11", "memory");
+    return number;
 }
 
 __attribute__((target("fsgsbase"), optimize("no-stack-protector"), noinline))
 static long sum(const volatile char *bytes, int by_call) {
     unsigned long own = _readfsbase_u64(), base = (unsigned long)other + PAGE;
     long sum = 0;
-    if (by_call) set_by_call(base);
+    if (by_call) call(SYS_arch_prctl, SET_FS, base);
     else _writefsbase_u64(base);
-    for (size_t at = 0; at < LEN; at += PAGE) sum += bytes[at];
+    for (size_t at = 0; at < LEN; at += PAGE) sum += bytes[at] + (call(SYS_getpid, 0, 0) <= 0);
     int is_kept = _readfsbase_u64() == base;
     _writefsbase_u64(own);
     return is_kept ? sum : -1;

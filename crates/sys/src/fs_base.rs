@@ -1,10 +1,11 @@
-//! The FS base, by which a thread finds what is thread-local. A program may set another one and touch memory then. The
-//! handler of that fault sets the thread's own meanwhile, which is noted at the start of its signal stack. Only where
-//! programs may set it by an instruction (Linux 5.9): a caught system call could not do it.
+//! The FS base, by which a thread finds what is thread-local. A program may set another one, and touch memory, make
+//! system calls or get signals then. Handlers set the thread's own meanwhile, which is noted at the start of its signal
+//! stack. The program's handlers find what the program has set, but for those of SIGSYS. Only where programs may set it
+//! by an instruction (Linux 5.9): a caught system call could not do it.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use libc::{stack_t, ucontext_t};
+use libc::stack_t;
 
 /// How a signal stack begins that knows the base of its thread.
 #[repr(C)]
@@ -13,10 +14,20 @@ struct Head {
     base: usize,
 }
 
-const MARK: usize = 0x6f77_6e20_6261_7365;
+/// What is at the start of such a stack, before the base.
+pub const MARK: usize = 0x6f77_6e20_6261_7365;
 
-/// The size of such stacks. Others may begin with a page without access.
-static STACK_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// The size of such stacks; 0: there are none. Others may begin with a page without access.
+pub static STACK_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether [`return_to_own`] has found another base on any thread.
+static HAS_OTHERS: AtomicBool = AtomicBool::new(false);
+
+/// Whether a handler has found another base than its thread's own.
+#[must_use]
+pub fn has_others() -> bool {
+    HAS_OTHERS.load(Ordering::Relaxed)
+}
 
 /// Notes the calling thread's base in its signal stack.
 ///
@@ -45,10 +56,8 @@ pub unsafe fn forget(stack: &stack_t) {
 /// Uses nothing thread-local.
 ///
 /// # Safety
-/// `context` is what the kernel gave the running handler.
-pub unsafe fn return_to_own(context: *const ucontext_t) -> Option<usize> {
-    // SAFETY: the caller's promise.
-    let stack = unsafe { &(*context).uc_stack };
+/// The kernel knows `stack` as the calling thread's.
+pub unsafe fn return_to_own(stack: &stack_t) -> Option<usize> {
     if stack.ss_sp.is_null() || stack.ss_size != STACK_BYTES.load(Ordering::Relaxed) {
         return None;
     }
@@ -62,6 +71,7 @@ pub unsafe fn return_to_own(context: *const ucontext_t) -> Option<usize> {
         let other = now();
         (other != head.base).then(|| {
             set(head.base);
+            HAS_OTHERS.store(true, Ordering::Relaxed);
             other
         })
     }
@@ -78,7 +88,7 @@ unsafe fn now() -> usize {
 /// Sets the calling thread's base.
 ///
 /// # Safety
-/// [`return_to_own`] returned it to this handler, which uses nothing thread-local any more.
+/// [`return_to_own`] returned it to this handler, which uses nothing thread-local of its own any more.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn set(base: usize) {
     // SAFETY: the caller's promise.

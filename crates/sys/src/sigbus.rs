@@ -242,23 +242,28 @@ pub unsafe fn permit_unaligned(context: *const libc::ucontext_t) {
 #[cfg(not(target_arch = "x86_64"))]
 pub unsafe fn permit_unaligned(_context: *const libc::ucontext_t) {}
 
-/// The handler for SIGBUS.
+/// The handler for SIGBUS. The program's own handler finds the FS base that the program has set.
 extern "C" fn entry(_signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel gives these to its handler, which this is.
     unsafe {
         permit_unaligned(context.cast());
-        let theirs = fs_base::return_to_own(context.cast());
-        on_fault(info, context);
+        let theirs = fs_base::return_to_own(&(*context.cast::<libc::ucontext_t>()).uc_stack);
+        let action = on_fault(info, context);
         if let Some(theirs) = theirs {
             fs_base::set(theirs);
+        }
+        if let Some(action) = action {
+            call(&action, libc::SIGBUS, info, context);
         }
     }
 }
 
+/// Returns the action of the program's whose handler is to be called.
+///
 /// # Safety
 /// The arguments are the kernel's.
 #[inline(never)] // it looks for what is thread-local
-unsafe fn on_fault(info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+unsafe fn on_fault(info: *mut libc::siginfo_t, context: *mut libc::c_void) -> Option<Action> {
     let kept = errno();
     // SAFETY: the kernel gives a valid siginfo to a handler installed with SA_SIGINFO.
     let code = unsafe { (*info).si_code };
@@ -272,11 +277,13 @@ unsafe fn on_fault(info: *mut libc::siginfo_t, context: *mut libc::c_void) {
         // SAFETY: the kernel gives the interrupted context to its handler, which this is.
         handled = function(addr, unsafe { was_write(context) });
     }
-    if handled == Handled::No {
-        // SAFETY: what the kernel gave this handler, passed on while it runs.
-        unsafe { pass_on(&SIGBUS, code, info, context) };
-    }
+    let action = match handled {
+        Handled::Yes => None,
+        // SAFETY: what the kernel gave this handler.
+        Handled::No => unsafe { pass_on(&SIGBUS, code, context) },
+    };
     set_errno(kept);
+    action
 }
 
 /// A handler, as the kernel calls it.
@@ -296,32 +303,38 @@ pub unsafe extern "C" fn syscall_entry(_signal: libc::c_int, info: *mut libc::si
     // SAFETY: the kernel gives a valid siginfo and context to a handler installed with SA_SIGINFO. They are this
     // handler's own.
     let (about, interrupted) = unsafe { (&*info, &mut *context.cast::<libc::ucontext_t>()) };
-    if function(about, interrupted) == Handled::No {
-        // SAFETY: what the kernel gave this handler, passed on while it runs.
-        unsafe { pass_on(&SIGSYS, about.si_code, info, context) };
-    }
+    let action = match function(about, interrupted) {
+        Handled::Yes => None,
+        // SAFETY: what the kernel gave this handler.
+        Handled::No => unsafe { pass_on(&SIGSYS, about.si_code, context) },
+    };
     set_errno(kept);
+    if let Some(action) = action {
+        // SAFETY: what the kernel gave this handler, passed on while it runs.
+        unsafe { call(&action, libc::SIGSYS, info, context) };
+    }
 }
 
-/// Delivers the signal to the chained action as the kernel would have done.
+/// Delivers the signal to the chained action as the kernel would have done. If that has a handler, sets the mask with
+/// which it runs, and returns the action for [`call`].
 ///
 /// # Safety
-/// `info` and `context` are what the kernel gave the handler that calls this.
-unsafe fn pass_on(front: &Front, code: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+/// `context` is what the kernel gave the handler that calls this.
+unsafe fn pass_on(front: &Front, code: libc::c_int, context: *mut libc::c_void) -> Option<Action> {
     let action = front.chained();
     // Sent by kill and the like, or raised for a system call that was not made: returning does not raise it again.
     let sent = code <= 0 || front.signal == libc::SIGSYS;
     // What the processor raises ends the process, if the program blocks it.
     let is_fatal = code > 0 && held_signals::blocked() & bit(front.signal) != 0;
     match if is_fatal { libc::SIG_DFL } else { action.sa_sigaction } {
-        libc::SIG_IGN if code <= 0 => return,
+        libc::SIG_IGN if code <= 0 => return None,
         libc::SIG_DFL | libc::SIG_IGN => {
             // The access is repeated under the default action, which ends the process. A sent signal is sent again.
             let _ = set_action(front.signal, &plain_action(libc::SIG_DFL), ptr::null_mut());
             if sent {
                 let _ = signals::send(signals::thread_id(), front.signal);
             }
-            return;
+            return None;
         }
         _ => {}
     }
@@ -343,13 +356,21 @@ unsafe fn pass_on(front: &Front, code: libc::c_int, info: *mut libc::siginfo_t, 
         (1..=64).filter(|&signal| !is_fronted(signal) && is_blocked(signal)).fold(0, |mask, signal| mask | bit(signal))
     };
     change_mask(libc::SIG_SETMASK, mask);
+    Some(action)
+}
+
+/// Calls the program's handler. Uses nothing thread-local.
+///
+/// # Safety
+/// [`pass_on`] returned the action. `info` and `context` are what the kernel gave the handler that calls this.
+unsafe fn call(action: &Action, signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     if action.sa_flags & libc::SA_SIGINFO != 0 {
         type Full = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
         // SAFETY: an action with SA_SIGINFO names a function of this type.
-        unsafe { std::mem::transmute::<usize, Full>(action.sa_sigaction)(front.signal, info, context) };
+        unsafe { std::mem::transmute::<usize, Full>(action.sa_sigaction)(signal, info, context) };
     } else {
         // SAFETY: an action without SA_SIGINFO names a function of this type, and this is none of the special values.
-        unsafe { std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(action.sa_sigaction)(front.signal) };
+        unsafe { std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(action.sa_sigaction)(signal) };
     }
 }
 

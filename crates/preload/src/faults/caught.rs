@@ -9,10 +9,11 @@
 //! a program, which gets the mask.
 
 use std::ffi::{c_int, c_long};
+use std::mem::offset_of;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use folioswap_sys::static_tls::StaticTls;
-use folioswap_sys::{own_calls, sigbus, static_tls};
+use folioswap_sys::{fs_base, own_calls, sigbus, static_tls};
 use libc::ucontext_t;
 
 use crate::faults::{net, signal_stack};
@@ -35,7 +36,8 @@ const DEEPEST_BYTES: usize = signal_stack::SIGNAL_BYTES;
 /// What the C library's return from a handler takes up to its call.
 const RETURN_BYTES: usize = 8;
 
-// The handler of SIGSYS notes its context in `CAUGHT`.
+// The handler of SIGSYS notes its context in `CAUGHT`. Before, where the program has set another FS base, it sets the
+// thread's own (`folioswap_sys::fs_base`), from here, as a signal that comes must find the instruction pointer here.
 std::arch::global_asm!(
     ".pushsection .text",
     ".balign 16",
@@ -45,7 +47,28 @@ std::arch::global_asm!(
     ".globl folioswap_on_call_end",
     "folioswap_on_call:",
     ".cfi_startproc",
-    "mov rax, qword ptr [rip + folioswap_caught@GOTTPOFF]",
+    "mov r8, qword ptr [rip + {stack_bytes}]",
+    "test r8, r8",
+    "jz 2f",
+    "cmp r8, qword ptr [rdx + {stack_len}]",
+    "jne 2f",
+    "mov r8, qword ptr [rdx + {stack}]",
+    "movabs r9, {mark}",
+    "cmp r9, qword ptr [r8]",
+    "jne 2f",
+    "mov r8, qword ptr [r8 + 8]",
+    "rdfsbase r9",
+    "cmp r8, r9",
+    "je 2f",
+    "wrfsbase r8",
+    "push r9",
+    ".cfi_adjust_cfa_offset 8",
+    "call 2f",
+    "pop r9",
+    ".cfi_adjust_cfa_offset -8",
+    "wrfsbase r9",
+    "ret",
+    "2: mov rax, qword ptr [rip + folioswap_caught@GOTTPOFF]",
     "push qword ptr fs:[rax]",
     ".cfi_adjust_cfa_offset 8",
     "mov qword ptr fs:[rax], rdx",
@@ -58,6 +81,10 @@ std::arch::global_asm!(
     "folioswap_on_call_end:",
     ".popsection",
     entry = sym sigbus::syscall_entry,
+    stack_bytes = sym fs_base::STACK_BYTES,
+    mark = const fs_base::MARK,
+    stack = const offset_of!(ucontext_t, uc_stack) + offset_of!(libc::stack_t, ss_sp),
+    stack_len = const offset_of!(ucontext_t, uc_stack) + offset_of!(libc::stack_t, ss_size),
 );
 
 unsafe extern "C" {

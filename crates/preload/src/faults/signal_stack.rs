@@ -5,8 +5,9 @@
 
 use folioswap_sys::memory::place_apart;
 use folioswap_sys::static_tls::StaticTls;
-use folioswap_sys::{fs_base, static_tls, vforked};
+use folioswap_sys::{fs_base, own_calls, static_tls, vforked};
 
+use crate::ground::libc_call;
 use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::own;
 use crate::ground::state;
@@ -178,6 +179,15 @@ pub fn current() -> libc::stack_t {
     // SAFETY: the kernel fills in the description.
     unsafe { own!(libc::SYS_sigaltstack, std::ptr::null::<libc::stack_t>(), &raw mut current) };
     current
+}
+
+/// The same, found out without anything thread-local. Not where the program's filters might forbid it.
+pub fn current_without_tls() -> Option<libc::stack_t> {
+    let mut current = none();
+    // SAFETY: the kernel fills in the description, and cannot fail.
+    let is_known =
+        !own_calls::is_used() && unsafe { libc_call::without_tls(libc::SYS_sigaltstack, 0, &raw mut current as usize) };
+    is_known.then_some(current)
 }
 
 /// Holds the program's stack in RAM: the kernel writes the frames of signals to it.

@@ -19,7 +19,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use folioswap_sys::static_tls::StaticTls;
-use folioswap_sys::{held_signals, sigbus, static_tls, vforked};
+use folioswap_sys::{fs_base, held_signals, sigbus, static_tls, vforked};
 use libc::{sighandler_t, siginfo_t, ucontext_t};
 
 use crate::faults::ours::{self, KernelAction};
@@ -54,6 +54,11 @@ static MASKS: [AtomicU64; NR_SIGNALS] = [const { AtomicU64::new(0) }; NR_SIGNALS
 static_tls! {
     /// Whether signals are blocked until the handler runs, and what was blocked before.
     static BLOCKED: (bool, u64) = "folioswap_blocked_by_landing";
+}
+
+static_tls! {
+    /// Whether the program has set another FS base, which [`reopen`] sets again, and which.
+    static OTHER_BASE: (bool, usize) = "folioswap_other_base";
 }
 
 const ON_STACK: u64 = libc::SA_ONSTACK as u64;
@@ -123,10 +128,28 @@ struct Landing {
     handler: usize,
 }
 
-/// Copies the frame to the stack on which the handler is to run.
+/// Prepares the handler. If its frame is moved, the thread's own FS base is set until [`reopen`].
 extern "C" fn land(signal: c_int, frame: usize, context: &mut ucontext_t, about: *const siginfo_t) -> Landing {
     // SAFETY: the kernel's own context.
-    unsafe { sigbus::permit_unaligned(context) };
+    let theirs = unsafe {
+        sigbus::permit_unaligned(context);
+        fs_base::return_to_own(&context.uc_stack)
+    };
+    let landing = landed(signal, frame, context, about);
+    if let Some(base) = theirs {
+        if landing.frame == 0 {
+            // SAFETY: what this has found.
+            unsafe { fs_base::set(base) };
+        } else {
+            OTHER_BASE.set((true, base));
+        }
+    }
+    landing
+}
+
+/// Copies the frame to the stack on which the handler is to run.
+#[inline(never)] // it looks for what is thread-local
+fn landed(signal: c_int, frame: usize, context: &mut ucontext_t, about: *const siginfo_t) -> Landing {
     let noted = noted(signal);
     if caught::is_in(context) {
         // SAFETY: the kernel's own. It describes the signal if the program wants it.
@@ -292,9 +315,14 @@ unsafe fn moved_plain(frame: usize, context: &ucontext_t) -> Option<usize> {
 
 /// Ends what [`settled_blocked`] began, once the stack pointer is on the program's stack.
 extern "C" fn reopen() {
+    let theirs = OTHER_BASE.replace((false, 0));
     if let (true, before) = BLOCKED.replace((false, 0)) {
         // SAFETY: the kernel reads a set of 8 bytes.
         unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, 0usize, 8) };
+    }
+    if let (true, base) = theirs {
+        // SAFETY: `land` has found it.
+        unsafe { fs_base::set(base) };
     }
 }
 
@@ -398,11 +426,29 @@ fn back() -> usize {
     &raw const folioswap_back as usize
 }
 
-/// Ends the frame of a handler that returns. Returns its place, and the C library's function that returns from there.
+/// Ends the frame of a handler that returns, with the thread's own FS base.
+extern "C" fn taken_off(frame: usize, was_moved: bool) -> Landing {
+    let stack = match was_moved {
+        // SAFETY: the context in the frame, in which the kernel has noted its own stack.
+        false => Some(unsafe { (*((frame + size_of::<usize>()) as *const ucontext_t)).uc_stack }),
+        true => fs_base::has_others().then(signal_stack::current_without_tls).flatten(),
+    };
+    // SAFETY: the calling thread's stack.
+    let theirs = stack.and_then(|stack| unsafe { fs_base::return_to_own(&stack) });
+    let landing = taken(frame, was_moved);
+    if let Some(base) = theirs {
+        // SAFETY: what this has found.
+        unsafe { fs_base::set(base) };
+    }
+    landing
+}
+
+/// Ends such a frame. Returns its place, and the C library's function that returns from there.
 ///
 /// One that `was_moved` is copied to the bottom of this library's stack, with all signals blocked until the kernel has
 /// restored what was blocked. The signal stack stays what it is: the handler may have begun on another thread.
-extern "C" fn taken_off(frame: usize, was_moved: bool) -> Landing {
+#[inline(never)] // it looks for what is thread-local
+fn taken(frame: usize, was_moved: bool) -> Landing {
     let context = (frame + size_of::<usize>()) as *mut ucontext_t;
     if !was_moved {
         // SAFETY: the context in the frame.

@@ -84,6 +84,22 @@ pub fn is_known() -> bool {
     !SYSCALL.load(Ordering::Relaxed).is_null()
 }
 
+/// Makes a call that does not fail, using nothing thread-local. Returns whether the C library's `syscall` is known.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn without_tls(number: c_long, a: usize, b: usize) -> bool {
+    let syscall = SYSCALL.load(Ordering::Relaxed);
+    if !syscall.is_null() {
+        // SAFETY: the C library's `syscall`, which sets errno on failure only. The call is the caller's.
+        unsafe {
+            let call: unsafe extern "C" fn(c_long, usize, usize) -> c_long = std::mem::transmute(syscall);
+            call(number, a, b);
+        }
+    }
+    !syscall.is_null()
+}
+
 /// Whether its instruction is known: only then can a call be refused.
 pub fn has_instruction() -> bool {
     INSTRUCTION.load(Ordering::Relaxed) != 0
