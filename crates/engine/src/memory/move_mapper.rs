@@ -115,13 +115,14 @@ impl MoveMapper {
         }
     }
 
-    /// Drops the table of small pages at the program's addresses, before a huge page is moved there. Other threads'
-    /// touches may make another one, so this comes last.
+    /// Drops what is at the program's addresses before a huge page is moved there: a page that somebody has left, to
+    /// which none could be moved, and where the kernel does so the table of small pages. Other threads' touches may
+    /// make another table, so this comes last.
     ///
     /// # Safety
-    /// As for [`Mapper`]. Nothing is mapped there.
+    /// As for [`Mapper`]. No content is mapped there.
     unsafe fn drop_table(&self, folio: usize, len: usize) {
-        if self.drops_tables && len == Order::HUGE.bytes() && self.is_programs(folio) {
+        if len == Order::HUGE.bytes() && self.is_programs(folio) {
             // SAFETY: the caller's range. If the table stays, the huge page is split.
             let _ = unsafe { self.discard(folio, len) };
         }
@@ -585,25 +586,58 @@ mod tests {
         Some(ring)
     }
 
-    #[test]
-    fn zeros_are_there_although_one_of_the_nurserys_pages_is_in_use() {
+    /// A mapper that drops no tables, and its areas of 2 MiB: homes, the program's memory, and the nurseries of huge
+    /// and of small pages. Before the first two are registered, `fill` is called.
+    fn whole_mapper(fill: impl FnOnce(&[usize; 4])) -> Option<(MoveMapper, Reservation, [usize; 4])> {
         const HUGE: usize = Order::HUGE.bytes();
         let Ok((uffd, features, _)) = Userfaultfd::open(Delivery::Sigbus) else {
             println!("skipped: no userfaultfd");
-            return;
+            return None;
         };
         if !features.has_move {
             println!("skipped: no UFFDIO_MOVE");
-            return;
+            return None;
         }
-        // Homes, the program's memory, and the nurseries of huge and of small pages.
         let area = Reservation::new(4 * HUGE, HUGE).unwrap();
         area.protect_rw(area.range()).unwrap();
-        let [homes, folio, huge, small] = [0, 1, 2, 3].map(|index| area.addr() + index * HUGE);
+        let all @ [homes, _, huge, small] = [0, 1, 2, 3].map(|index| area.addr() + index * HUGE);
         memory::advise_nohugepage(area.addr(), area.len()).unwrap();
+        fill(&all);
         uffd.register(homes, 2 * HUGE).unwrap();
         let zones = [[homes..homes + HUGE, huge..huge + HUGE, small..small + HUGE]];
         let mapper = MoveMapper::new(Arc::new(uffd), Arc::new(Pagemap::open().unwrap()), zones, false, false).unwrap();
+        Some((mapper, area, all))
+    }
+
+    #[test]
+    fn a_block_is_mapped_where_a_page_was_left() {
+        const HUGE: usize = Order::HUGE.bytes();
+        for makes_huge in [false, true] {
+            let made = whole_mapper(|&[homes, folio, ..]| {
+                if makes_huge {
+                    memory::advise_hugepage(homes, HUGE).unwrap();
+                }
+                for at in (0..HUGE).step_by(PAGE_SIZE) {
+                    // SAFETY: the test's own readable, writable memory, not registered yet.
+                    unsafe { ((homes + at) as *mut usize).write_volatile(at + 1) };
+                }
+                // SAFETY: as above.
+                unsafe { ((folio + 9 * PAGE_SIZE) as *mut usize).write_volatile(1) };
+            });
+            let Some((mapper, _area, [homes, folio, ..])) = made else { return };
+            // SAFETY: the test's own memory, to which it holds no reference.
+            assert_eq!(unsafe { mapper.map(folio, homes, HUGE) }, Ok(()));
+            for at in (0..HUGE).step_by(PAGE_SIZE) {
+                // SAFETY: the page has just been moved here, and is readable.
+                assert_eq!(unsafe { ((folio + at) as *const usize).read_volatile() }, at + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn zeros_are_there_although_one_of_the_nurserys_pages_is_in_use() {
+        const HUGE: usize = Order::HUGE.bytes();
+        let Some((mapper, _area, [homes, folio, huge, small])) = whole_mapper(|_| ()) else { return };
         let page = |nursery| libc::iovec { iov_base: (nursery + 9 * PAGE_SIZE) as *mut _, iov_len: PAGE_SIZE };
         let Some(_pinned) = pinned(&[page(huge), page(small)]) else { return };
         let is_whole = |there: usize| {
