@@ -9,9 +9,10 @@
 //! may be reading them. Programs replace them a few times at most.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use crate::signals::{self, Action, bit, change_mask, plain_action};
 use crate::{errno, fs_base, held_signals, set_errno, vforked};
@@ -56,7 +57,7 @@ impl Front {
     }
 
     fn install(&self, function: *mut (), ours: Action) -> io::Result<()> {
-        let mut installed = self.installed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut installed = self.lock();
         self.function.store(function, Ordering::Release);
         if *installed {
             return Ok(());
@@ -71,31 +72,29 @@ impl Front {
     }
 
     /// Calls `change` while the signal has the chained action; what it has then is chained. The lock is not held
-    /// meanwhile. If other threads do the same, the handler is back in front once all are done.
+    /// meanwhile. If other threads do the same, the handler is back in front once all are done, also if one panics.
     fn behind<R>(&self, ours: Action, change: impl FnOnce() -> R) -> io::Result<R> {
-        let is_in_front = || {
-            let mut now = plain_action(libc::SIG_DFL);
-            set_action(self.signal, ptr::null(), &mut now).map(|()| (now.sa_sigaction == ours.sa_sigaction, now))
-        };
-        let installed = || self.installed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        {
-            let installed = installed();
-            if *installed && is_in_front()?.0 {
+        let under_way = {
+            let installed = self.lock();
+            if *installed && self.is_in_front(&ours)?.0 {
                 set_action(self.signal, &self.chained(), ptr::null_mut())?;
             }
             self.nr_changes.fetch_add(1, Ordering::Relaxed);
-        }
+            UnderWay { front: self, ours }
+        };
         let result = change();
-        let installed = installed();
-        let is_last = self.nr_changes.fetch_sub(1, Ordering::Relaxed) == 1;
-        if *installed
-            && is_last
-            && let (false, now) = is_in_front()?
-        {
-            self.chain(now);
-            set_action(self.signal, &ours, ptr::null_mut())?;
-        }
+        ManuallyDrop::new(under_way).end()?;
         Ok(result)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.installed.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Whether the signal has this action's handler, and the action that it has.
+    fn is_in_front(&self, ours: &Action) -> io::Result<(bool, Action)> {
+        let mut now = plain_action(libc::SIG_DFL);
+        set_action(self.signal, ptr::null(), &mut now).map(|()| (now.sa_sigaction == ours.sa_sigaction, now))
     }
 
     fn chain(&self, action: Action) {
@@ -109,6 +108,34 @@ impl Front {
         // SAFETY: null, or a box that `chain` leaked, which is never freed or changed.
         let shared = || unsafe { self.chained.load(Ordering::Acquire).as_ref() };
         vforked::action(self.signal).or_else(shared).copied().unwrap_or_else(|| plain_action(libc::SIG_DFL))
+    }
+}
+
+/// A change of the action behind a handler that is under way. It ends when this is dropped.
+struct UnderWay<'a> {
+    front: &'a Front,
+    ours: Action,
+}
+
+impl UnderWay<'_> {
+    /// Puts the handler back in front, if no other change is under way.
+    fn end(&self) -> io::Result<()> {
+        let installed = self.front.lock();
+        let is_last = self.front.nr_changes.fetch_sub(1, Ordering::Relaxed) == 1;
+        if *installed
+            && is_last
+            && let (false, now) = self.front.is_in_front(&self.ours)?
+        {
+            self.front.chain(now);
+            set_action(self.front.signal, &self.ours, ptr::null_mut())?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let _ = self.end(); // `change` panicked, and there is nobody to tell
     }
 }
 
@@ -392,4 +419,24 @@ unsafe fn was_write(context: *mut libc::c_void) -> bool {
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn was_write(_context: *mut libc::c_void) -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_panics_is_over_and_the_handler_is_in_front_again() {
+        extern "C" fn own(_signal: libc::c_int) {}
+        static UNUSED: Front = Front::new(libc::SIGUSR2);
+        let ours = plain_action(own as *const () as usize);
+        UNUSED.install(ptr::null_mut(), ours).unwrap();
+        let is_default = || UNUSED.is_in_front(&plain_action(libc::SIG_DFL)).unwrap().0;
+        assert!(UNUSED.behind(ours, is_default).unwrap());
+        let panics = || -> io::Result<()> { UNUSED.behind(ours, || panic!("meant")) };
+        assert!(std::panic::catch_unwind(panics).is_err());
+        assert_eq!((UNUSED.nr_changes.load(Ordering::Relaxed), UNUSED.is_in_front(&ours).unwrap().0), (0, true));
+        assert!(UNUSED.behind(ours, is_default).unwrap());
+        assert!(UNUSED.is_in_front(&ours).unwrap().0);
+    }
 }
