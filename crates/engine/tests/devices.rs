@@ -285,6 +285,20 @@ fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
 }
 
 #[test]
+fn a_file_of_a_stated_size_has_its_space_from_the_start() {
+    let path = directory("stated");
+    let stated = DeviceSpec::File { path: path.join("swap"), size: Some(64 * MIB as u64) };
+    let arena = builder(32).device(stated).device(file(&path)).build().unwrap();
+    let reserved = arena.devices().into_iter().map(|device| (device.size_bytes, device.reserved_bytes));
+    assert_eq!(reserved.collect::<Vec<_>>(), [(Some(64 * MIB as u64), 64 * MIB as u64), (None, 0)]);
+    let kept = words(&arena, 60, 1);
+    arena.evict_all();
+    assert_eq!(arena.devices()[0].reserved_bytes, 64 * MIB as u64);
+    check(&kept, 1);
+    std::fs::remove_dir(&path).unwrap();
+}
+
+#[test]
 fn dropped_memory_gives_its_disk_space_back_and_it_is_used_again() {
     let _alone = FILES.lock();
     let path = directory("discard");

@@ -26,6 +26,8 @@ pub(crate) struct FileDevice {
     pub(super) limit: Option<u64>,
     /// It is a block device, which has all its space from the start.
     pub(super) fixed: bool,
+    /// Bytes of space that a file of a stated size got when it was opened.
+    pub(super) has_from_start: u64,
     /// A message that is printed when the device is first used.
     pub(super) on_first_use: Mutex<Option<String>>,
 }
@@ -58,19 +60,20 @@ impl FileDevice {
             return Err(too_small(path, format!("a file can have {} only (ulimit -f)", Bytes(end))));
         }
         let limit = limit.into_iter().chain(ends_at).min();
-        Ok(FileDevice { fd, path: path.into(), limit, fixed: false, on_first_use: note.into() })
+        Ok(FileDevice { fd, path: path.into(), limit, fixed: false, has_from_start: 0, on_first_use: note.into() })
     }
 
     /// Opens a block device, or makes an unlinked file next to `path`, where nothing may exist yet. A block device that
     /// holds something is refused unless `force` allows overwriting it.
     pub fn open(path: &Path, limit: Option<u64>, force: bool) -> Result<Self, Error> {
-        let device = Self::unreserved(path, limit, force, hidden)?;
+        let mut device = Self::unreserved(path, limit, force, hidden)?;
         device.probe()?;
         if let Some(limit) = limit {
             // The user asked for this size: report a lack of space now rather than while the program runs.
             device
                 .reserve(0, limit)
                 .map_err(|error| too_small(path, format!("{} are not available: {error}", Bytes(limit))))?;
+            device.has_from_start = limit;
         }
         Ok(device)
     }
@@ -119,7 +122,14 @@ impl FileDevice {
         match found.map_err(|error| unusable(path, format!("its content could not be looked at: {error}")))? {
             None => {
                 let (fd, limit) = (keep(path, fd)?, Some(limit.unwrap_or(size)));
-                Ok(FileDevice { fd, path: path.into(), limit, fixed: true, on_first_use: None.into() })
+                Ok(FileDevice {
+                    fd,
+                    path: path.into(),
+                    limit,
+                    fixed: true,
+                    has_from_start: 0,
+                    on_first_use: None.into(),
+                })
             }
             Some(found) => {
                 let wanted = DeviceSpec::File { path: path.into(), size: limit };
@@ -166,6 +176,10 @@ fn explain(path: &Path, error: &OpenError) -> Error {
 impl Device for FileDevice {
     fn limit_bytes(&self) -> Option<u64> {
         self.limit
+    }
+
+    fn has_from_start(&self) -> u64 {
+        self.has_from_start
     }
 
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {

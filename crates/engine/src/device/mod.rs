@@ -75,6 +75,11 @@ pub(crate) trait Device: Send + Sync {
     /// The most bytes that it can hold, regardless of free space in the file system. `None`: no limit of its own.
     fn limit_bytes(&self) -> Option<u64>;
 
+    /// Bytes of space that it had before any was reserved.
+    fn has_from_start(&self) -> u64 {
+        0
+    }
+
     /// Reserves the space of a range, so that a later write there does not find the disk full.
     ///
     /// # Errors

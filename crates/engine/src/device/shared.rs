@@ -94,7 +94,8 @@ impl FileDevice {
             if !fixed {
                 let _ = fd.with(direct_io::wipe); // a file system that cannot do that keeps what was written
             }
-            return Ok(FileDevice { fd, path: path.into(), limit, fixed, on_first_use: None.into() });
+            let has_from_start = limit.filter(|_| !fixed).unwrap_or(0); // the command has reserved it
+            return Ok(FileDevice { fd, path: path.into(), limit, fixed, has_from_start, on_first_use: None.into() });
         }
         Self::like_that_of_program(path, limit)
     }

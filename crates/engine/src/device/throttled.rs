@@ -45,6 +45,10 @@ impl Device for Throttled {
         self.device.limit_bytes()
     }
 
+    fn has_from_start(&self) -> u64 {
+        self.device.has_from_start()
+    }
+
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
         self.device.reserve(offset, len)
     }

@@ -450,10 +450,11 @@ impl Attached {
         self.clusters.nr_slots().saturating_sub(given_back)
     }
 
-    /// Bytes of space that are reserved on the device.
+    /// Bytes of space that are reserved on the device, for slots or since it was opened.
     pub fn reserved_bytes(&self) -> u64 {
         let space = self.space.lock().expect("no panic while growing");
-        ((space.nr_slots - space.given_back.len() * Order::HUGE.nr_pages()) * Order::PAGE.bytes()) as u64
+        let had = ((space.nr_slots * Order::PAGE.bytes()) as u64).max(self.device.has_from_start());
+        had - (space.given_back.len() * Order::HUGE.bytes()) as u64
     }
 }
 

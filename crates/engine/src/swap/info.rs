@@ -13,7 +13,8 @@ pub struct DeviceInfo {
     pub name: String,
     /// Bytes of slots in use, including copies of folios that are in RAM.
     pub used_bytes: u64,
-    /// Bytes reserved for its slots: disk space, or the part of a block device or RAM in use so far.
+    /// Bytes reserved for its slots: disk space, all of it for a file of a stated size, or the part of a block device
+    /// or RAM in use so far.
     pub reserved_bytes: u64,
     /// The most bytes it can hold. `None`: limited by the file system only.
     pub size_bytes: Option<u64>,
