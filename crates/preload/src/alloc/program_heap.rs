@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libmimalloc_sys as mi;
 
 use crate::alloc::huge;
-use crate::ground::{guard, state};
+use crate::ground::{guard, heap, state};
 use crate::memory::known;
 
 /// What mimalloc reserves at a time at first, in KiB. Only addresses: pages are allocated on first touch. But all of it
-/// counts as long as nothing is managed.
+/// counts as long as nothing is managed. Under a limit of addresses it is less.
 const RESERVE_KIB: i64 = 64 << 10;
 
 /// With less room it is made ready when the engine starts.
@@ -49,6 +49,7 @@ pub fn prepare() {
     if IS_READY.swap(true, Ordering::Relaxed) {
         return;
     }
+    let reserve_kib = RESERVE_KIB.min((heap::wanted_bytes() >> 10) as i64);
     for (option, value) in [
         (mi::mi_option_show_errors, 0),
         (mi::mi_option_show_stats, 0),
@@ -63,7 +64,7 @@ pub fn prepare() {
         (PURGE_DELAY, PURGE_DELAY_MS),
         (mi::mi_option_use_numa_nodes, 1),
         (DESTROY_ON_EXIT, NOTHING_AT_EXIT),
-        (ARENA_RESERVE, RESERVE_KIB),
+        (ARENA_RESERVE, reserve_kib),
     ] {
         // SAFETY: sets a number. mimalloc is not running yet.
         unsafe { mi::mi_option_set(option, value) };

@@ -18,7 +18,7 @@ use crate::ground::{guard, heap, waiting};
 use crate::memory::access::{self, Access};
 
 /// Room for what the engine makes later.
-const SLACK_BYTES: u64 = 32 << 20;
+pub const SLACK_BYTES: u64 = 32 << 20;
 
 /// Two limits of one kind, the soft one and the hard one.
 type Limits = [u64; 2];

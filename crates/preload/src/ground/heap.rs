@@ -27,7 +27,7 @@ const PART_OF_LIMIT: u64 = 16;
 const LEAST_SPAN_BYTES: usize = 32 << 20;
 
 /// How many addresses a heap asks for first.
-fn wanted_bytes() -> usize {
+pub fn wanted_bytes() -> usize {
     let mut limits = libc::rlimit64 { rlim_cur: libc::RLIM64_INFINITY, rlim_max: libc::RLIM64_INFINITY };
     // SAFETY: the kernel fills in the local.
     unsafe { own!(libc::SYS_prlimit64, 0, libc::RLIMIT_AS, 0usize, &raw mut limits) };
