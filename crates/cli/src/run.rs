@@ -66,6 +66,7 @@ pub fn run(args: &RunArgs) -> Result<End, Failure> {
         folioswap::check_lock(args.paging.memory)?;
     }
     check_modes(&args.paging.options, args.lock)?;
+    let faults = folioswap::choose_faults(args.paging.options.faults)?;
     let preload = preload_library()?;
     let obstacle = program::obstacle(&file);
     if let Some(obstacle) = obstacle {
@@ -100,7 +101,7 @@ pub fn run(args: &RunArgs) -> Result<End, Failure> {
     kept.iter().for_each(KeptDevice::wipe);
     let outside = counters.outside(&settings.swap, obstacle);
     if let Some(form) = args.stats {
-        complain(&counters.describe(form, args.paging.memory, begin.elapsed(), &outside));
+        complain(&counters.describe(form, args.paging.memory, begin.elapsed(), &outside, &faults));
     }
     if args.stats != Some(Form::Json)
         && let Some(complaint) = outside.complaint(args.paging.memory)

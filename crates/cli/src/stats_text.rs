@@ -3,7 +3,9 @@
 //! The preload library opens this memory and counts in it. It outlives the program.
 
 use crate::outside::Outside;
-use folioswap::{Bytes, DeviceIo, DeviceTransfers, ExitStatus, SharedStats, StatsPlace, StatsSnapshot, SwapDevice};
+use folioswap::{
+    Bytes, DeviceIo, DeviceTransfers, ExitStatus, FaultChoice, SharedStats, StatsPlace, StatsSnapshot, SwapDevice,
+};
 use folioswap_command::exit::{End, Failure};
 use folioswap_core::{FaultKind, HistogramSnapshot, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, PHASES_OF_ONE_IN, Phase};
 use serde_json::{Map, Value, json};
@@ -44,14 +46,29 @@ impl Counters {
         if self.shared.get().defects() > 0 { End::Status(ExitStatus::Defect.code()) } else { program }
     }
 
-    /// What was counted, given the budget and the run time of the program.
-    pub fn describe(&self, form: Form, memory_bytes: u64, wall: Duration, outside: &Outside) -> String {
+    /// What was counted, given the budget and the run time of the program, and how its faults were resolved.
+    pub fn describe(
+        &self,
+        form: Form,
+        memory_bytes: u64,
+        wall: Duration,
+        outside: &Outside,
+        faults: &FaultChoice,
+    ) -> String {
+        let FaultChoice { mode, reason } = faults;
         let summary = Summary::new(&self.shared.get().stats().snapshot(), self.shared.get().devices());
         match form {
-            Form::Text => format!("{}\n  {:<14} {}", summary.text(memory_bytes, wall), "not managed", outside.text()),
+            Form::Text => format!(
+                "{}\n  {:<14} {}\n  {:<14} {mode}: {reason}",
+                summary.text(memory_bytes, wall),
+                "not managed",
+                outside.text(),
+                "fault mode"
+            ),
             Form::Json => {
                 let mut json = summary.json(memory_bytes, wall);
                 json["outside"] = outside.json(memory_bytes);
+                json["fault_mode"] = json!({ "mode": mode.to_string(), "reason": reason });
                 json.to_string()
             }
         }
@@ -302,7 +319,7 @@ fn show_ns(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use folioswap::Stats;
+    use folioswap::{FaultMode, Stats};
     use folioswap_core::{DeviceFailure, DeviceRecord, Direction, FaultTimes};
 
     #[test]
@@ -317,13 +334,18 @@ mod tests {
     fn a_new_one_is_empty_and_is_found() {
         let counters = Counters::create().expect("a memfd");
         assert_eq!(folioswap::open_shared_stats(counters.place()).expect("our own").defects(), 0);
-        let json = counters.describe(Form::Json, 1 << 29, Duration::from_secs(1), &counters.outside(&[], None));
+        let faults = FaultChoice { mode: FaultMode::Direct, reason: "it is".into() };
+        let describe =
+            |form| counters.describe(form, 1 << 29, Duration::from_secs(1), &counters.outside(&[], None), &faults);
+        assert!(describe(Form::Text).ends_with("\n  fault mode     direct: it is"));
+        let json = describe(Form::Json);
         let json: Value = serde_json::from_str(&json).expect("JSON");
         assert_eq!((&json["swapped_in_folios"], &json["pswpin"]), (&json!(0), &json!(0)));
         assert_eq!((&json["thp_swpout"], &json["swpout"]), (&json!(0), &json!(vec![0; NR_ORDERS])));
         assert_eq!(json["faults"]["swap_in"]["count"], 0);
         assert_eq!((&json["huge_share"], &json["devices"]), (&Value::Null, &json!([])));
         assert_eq!(json["memory_bytes"], 1 << 29);
+        assert_eq!(json["fault_mode"], json!({ "mode": "direct", "reason": "it is" }));
     }
 
     #[test]

@@ -254,6 +254,13 @@ fn stats_come_as_text_and_as_json() {
     let stats: serde_json::Value = serde_json::from_str(&said).expect("one JSON object");
     assert_eq!(stats["memory_bytes"], 64 << 20);
     assert!(stats["faults"]["swap_in"]["p999_ns"].is_u64(), "{said}");
+    let (chosen, reason) = (&stats["fault_mode"]["mode"], stats["fault_mode"]["reason"].as_str().expect("a reason"));
+    match chosen.as_str() {
+        Some("monitor") => assert!(reason.starts_with("userfaultfd is permitted"), "{said}"),
+        _ => assert!(chosen == "direct" && reason.starts_with("no userfaultfd for monitor: "), "{said}"),
+    }
+    let (_, said) = scratch.run(&["run", "--memory", "64M", "--faults", "direct", "--stats", "--", "true"]);
+    assert!(said.contains("\n  fault mode     direct: it was asked for"), "{said}");
 }
 
 #[test]

@@ -50,10 +50,10 @@ pub use arena::run_settings::RunSettings;
 #[doc(hidden)]
 pub use arena::tuning::Tuning;
 pub use arena::usage::Usage;
-pub use arena::{Arena, ArenaBuilder, Residency};
+pub use arena::{Arena, ArenaBuilder, Residency, choose_faults};
 pub use config::error::{Error, UnknownName};
 pub use config::exit_status::ExitStatus;
-pub use config::fault_mode::FaultMode;
+pub use config::fault_mode::{FaultChoice, FaultMode};
 pub use config::folio_size::{FolioSize, FolioSizeError};
 pub use config::limits::{MAX_DEVICE_BYTES, MAX_DEVICES, MAX_MEMORY, MIN_MEMORY};
 pub use config::mapping::Mapping;

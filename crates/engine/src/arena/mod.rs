@@ -30,6 +30,7 @@ use folioswap_sys::uffd::Userfaultfd;
 use crate::arena::by_address::RawSpace;
 use crate::arena::crew::Crew;
 use crate::arena::region::Region;
+pub use crate::arena::setup::choose_faults;
 use crate::arena::tuning::Tuning;
 use crate::block::Parts;
 use crate::compact::compactd;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use folioswap_core::HashKey;
 use folioswap_sys::pagemap::Pagemap;
 use folioswap_sys::random;
-use folioswap_sys::uffd::{Delivery, UffdError, Userfaultfd};
+use folioswap_sys::uffd::{Delivery, Door, UffdError, Userfaultfd};
 
 use crate::config::error::Error;
-use crate::config::fault_mode::FaultMode;
+use crate::config::fault_mode::{FaultChoice, FaultMode};
 use crate::config::mapping::Mapping;
 use crate::memory::copy_mapper::CopyMapper;
 use crate::memory::frames::Frames;
@@ -50,26 +50,40 @@ pub(crate) fn random_key() -> Result<HashKey, Error> {
 /// # Errors
 /// As [`try_userfaultfd`].
 pub(crate) fn open_userfaultfd(wanted: FaultMode) -> Result<(FaultMode, Userfaultfd), Error> {
-    let (mode, uffd) = try_userfaultfd(wanted)?;
-    uffd.hide().map(|hidden| (mode, hidden)).map_err(Error::system("keeping a descriptor from the program"))
+    let (choice, uffd) = try_userfaultfd(wanted)?;
+    uffd.hide().map(|hidden| (choice.mode, hidden)).map_err(Error::system("keeping a descriptor from the program"))
 }
 
 /// Opens a userfaultfd for the wanted mode. `Auto` falls back to direct.
 ///
 /// # Errors
 /// [`Error::NoUserfaultfd`].
-pub(crate) fn try_userfaultfd(wanted: FaultMode) -> Result<(FaultMode, Userfaultfd), Error> {
+pub(crate) fn try_userfaultfd(wanted: FaultMode) -> Result<(FaultChoice, Userfaultfd), Error> {
+    let choice = |mode, reason: String| FaultChoice { mode, reason };
+    let mut reason = "it was asked for".to_owned();
     if wanted != FaultMode::Direct {
         match Userfaultfd::open(Delivery::Monitor) {
-            Ok((uffd, _, _)) => return Ok((FaultMode::Monitor, uffd)),
+            Ok((uffd, _, _)) if wanted == FaultMode::Monitor => return Ok((choice(wanted, reason), uffd)),
+            Ok((uffd, _, door)) => {
+                let by = if door == Door::Device { "through /dev/userfaultfd" } else { "by the system call" };
+                return Ok((choice(FaultMode::Monitor, format!("userfaultfd is permitted {by}")), uffd));
+            }
             Err(error) if wanted == FaultMode::Monitor => {
                 return Err(no_userfaultfd("monitor", &error));
             }
-            Err(_) => {}
+            Err(error) => reason = format!("no userfaultfd for monitor: {error}"),
         }
     }
     let (uffd, _, _) = Userfaultfd::open(Delivery::Sigbus).map_err(|error| no_userfaultfd("direct", &error))?;
-    Ok((FaultMode::Direct, uffd))
+    Ok((choice(FaultMode::Direct, reason), uffd))
+}
+
+/// The mode that an arena built now would get, and why.
+///
+/// # Errors
+/// [`Error::NoUserfaultfd`].
+pub fn choose_faults(wanted: FaultMode) -> Result<FaultChoice, Error> {
+    try_userfaultfd(wanted).map(|(choice, _)| choice)
 }
 
 fn no_userfaultfd(mode: &'static str, error: &UffdError) -> Error {

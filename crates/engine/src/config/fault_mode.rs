@@ -16,6 +16,15 @@ pub enum FaultMode {
     Monitor,
 }
 
+/// The mode that was chosen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FaultChoice {
+    /// [`FaultMode::Direct`] or [`FaultMode::Monitor`].
+    pub mode: FaultMode,
+    /// Why, in a few words.
+    pub reason: String,
+}
+
 fn unknown(name: &str) -> UnknownName {
     UnknownName(name.into(), "auto, direct, monitor")
 }
