@@ -1,7 +1,9 @@
 """`Pool.fits` does not say yes to what ends the process: what it says fits can be filled with noise."""
 
+import os
 import subprocess
 import sys
+import tempfile
 
 import folioswap
 import numpy as np
@@ -56,6 +58,30 @@ def test_compressed_ram_counts_as_it_is():
     fit = pool.fits(30 * MIB, "u1")
     assert fit and fit.swap_bytes > 200 * MIB, str(fit)
     assert (array == 1).all()
+
+
+LIMITED = """
+import ctypes, os, resource, sys, folioswap
+if os.geteuid() == 0:
+    os.setuid(65534)  # root may make files longer than the limit
+    ctypes.CDLL(None).prctl(4, 1)  # PR_SET_DUMPABLE: it may read its own page tables
+resource.setrlimit(resource.RLIMIT_FSIZE, (256 << 20, 256 << 20))
+pool = folioswap.Pool("16M", swap=sys.argv[1])
+told, free = os.statvfs, int(sys.argv[2])
+class Disk:
+    f_blocks, f_frsize, f_bfree, f_bavail = 1 << 30, 4096, free >> 12, free >> 12
+os.statvfs = lambda path: Disk
+print(pool.fits(1, measure=False).swap_bytes >> 20)
+"""
+
+
+@pytest.mark.parametrize("size, free, swap", [("", 64, 64), ("", 512, 256), (":32M", 0, 32), (":32M", 64, 32)])
+def test_a_limit_of_file_sizes_reserves_nothing_and_a_stated_size_all(size, free, swap):
+    with tempfile.TemporaryDirectory(prefix="folioswap-fit-", dir="/var/tmp") as folder:
+        os.chmod(folder, 0o777)
+        command = [sys.executable, "-c", LIMITED, f"{folder}/swap{size}", str(free * MIB)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, str(swap)), done.stderr
 
 
 def test_ram_is_what_the_machine_has():

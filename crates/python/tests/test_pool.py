@@ -316,7 +316,7 @@ def test_advice_and_size(pool):
 def test_what_fits_is_said_of_each_device(tmp_path, monkeypatch):
     swap = ["ram:16M,prio=1", f"{tmp_path}/a:1G,prio=2", f"{tmp_path}/b,prio=3"]
     pool = folioswap.Pool("16M", swap=swap)
-    monkeypatch.setattr(os, "statvfs", lambda _: types.SimpleNamespace(f_bavail=1000, f_frsize=4096))
+    monkeypatch.setattr(os, "statvfs", lambda _: types.SimpleNamespace(f_blocks=9000, f_bfree=1000, f_bavail=1000, f_frsize=4096))
     fit = pool.fits(1)
     assert fit.swap_bytes == 16 * MIB + (1 << 30) + 4096_000 and fit.read_rate > 0
 

@@ -99,22 +99,25 @@ def _in_memory(stats: Mapping[str, Any], left: int) -> tuple[int, int]:
 
 
 def _on_disks(stats: Mapping[str, Any]) -> tuple[int, list[str]]:
-    """Bytes that block devices and swap files take, and the directories of the files. A file of no stated size takes
-    what it has and what is free on its disk; one of a stated size has all of it."""
-    room, directories, free = 0, [], {}
+    """Bytes that block devices and swap files take, and the directories of the files. A file takes what it has, and of
+    what is free on its disk as much as it may still grow: one of a stated size has all of it, and a limit of file sizes
+    (ulimit -f) reserves nothing."""
+    room, directories, free, grow = 0, [], {}, {}
     for device in stats["devices"]:
         if device["name"].startswith(("ram:", "zram:")):
             continue
         directory = _directory(device["name"])
-        if directory is not None:
-            directories.append(directory)
-        if device["size_bytes"] is not None:
+        if directory is None:
             room += device["size_bytes"]
-        elif directory is not None:
-            disk = os.statvfs(directory)
-            room += device["reserved_bytes"]
-            free[os.stat(directory).st_dev] = disk.f_bavail * disk.f_frsize
-    return room + sum(free.values()), directories
+            continue
+        directories.append(directory)
+        room += device["reserved_bytes"]
+        disk, identity = os.statvfs(directory), os.stat(directory).st_dev
+        blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+        free[identity] = blocks * disk.f_frsize if disk.f_blocks else _MOST_SHOWN  # some do not tell
+        most = _MOST_SHOWN if device["size_bytes"] is None else device["size_bytes"] - device["reserved_bytes"]
+        grow[identity] = grow.get(identity, 0) + most
+    return room + sum(min(free[identity], grow[identity]) for identity in free), directories
 
 
 def _directory(device: str) -> str | None:
