@@ -12,7 +12,7 @@
 //! hash is noted, 256 per piece with page hashes, and 64 each for the dropped and the sealed pages.
 
 use crate::id::{BlockId, FolioId, FrameId, SlotId};
-use crate::order::{BLOCK_PAGES, Order};
+use crate::order::{BLOCK_PAGES, Order, PIECE};
 use crate::packed::Packed;
 use crate::policy::drop_behind::Stay;
 use crate::policy::order_choice::{History, Wish};
@@ -24,13 +24,13 @@ use std::ops::{Deref, DerefMut, Range};
 /// Blocks in a chunk of the table.
 const CHUNK_BLOCKS: usize = 64;
 
-/// The order of a piece, the unit of hashing for folios that are not smaller.
-pub const PIECE: Order = Order::new(4).expect("64 KiB is an order");
-
 /// Pieces of a block.
 pub const BLOCK_PIECES: usize = BLOCK_PAGES >> PIECE.exponent();
 
+/// In place of a frame: not in RAM. From `OUT` on, the rest says when it left, in units of 64 evicted pages.
 const NONE: u32 = u32::MAX;
+const OUT: u32 = 0xFF00_0000;
+const LEFT_SHIFT: u32 = 6;
 
 /// Where the content of a folio is.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
@@ -89,8 +89,8 @@ impl Folio {
     /// Where its content is.
     pub fn state(&self) -> State {
         match (self.frame, self.slot.get()) {
-            (NONE, None) => State::Empty,
-            (NONE, Some(slot)) => {
+            (OUT.., None) => State::Empty,
+            (OUT.., Some(slot)) => {
                 assert!(self.content != Content::Written, "a folio leaves RAM once a device holds it");
                 State::Swapped(SlotId::new(slot))
             }
@@ -101,7 +101,7 @@ impl Folio {
 
     /// Its first frame, if it is in RAM.
     pub fn frame(&self) -> Option<FrameId> {
-        (self.frame != NONE).then(|| FrameId::new(self.frame))
+        (self.frame < OUT).then(|| FrameId::new(self.frame))
     }
 
     /// The first of the slots that hold its last written content.
@@ -116,7 +116,7 @@ impl Folio {
 
     /// Starts a write of its content to these slots. The next change of its state cancels the write.
     pub fn begin_write(&mut self, slot: SlotId) {
-        assert!(self.frame != NONE && self.content != Content::Mapped && self.slot().is_none());
+        assert!(self.frame < OUT && self.content != Content::Mapped && self.slot().is_none());
         (self.slot, self.content) = (Packed::new(slot.get()), Content::Written);
     }
 
@@ -135,6 +135,7 @@ impl Folio {
 
     /// Puts it in RAM, in these frames, mapped or not; its slots stay.
     pub fn set_in_ram(&mut self, frame: FrameId, mapped: bool) {
+        assert!(frame.get() < OUT, "RAM has fewer frames");
         self.cancel_write();
         (self.frame, self.content) = (frame.get(), if mapped { Content::Mapped } else { Content::Rests });
     }
@@ -148,6 +149,18 @@ impl Folio {
         }
     }
 
+    /// Takes it out of RAM, where so many pages have been evicted until now.
+    pub fn set_evicted(&mut self, nr_evictions: u32) {
+        self.set_out();
+        self.frame = (OUT | nr_evictions >> LEFT_SHIFT & !OUT).min(NONE - 1);
+    }
+
+    /// Pages evicted since it was, out of so many until now, to the nearest 64. `None`: it is in RAM, or was never.
+    pub fn nr_evicted_since(&self, nr_evictions: u32) -> Option<u32> {
+        let since = |left| ((nr_evictions >> LEFT_SHIFT).wrapping_sub(left) & !OUT) << LEFT_SHIFT;
+        (OUT..NONE).contains(&self.frame).then(|| since(self.frame))
+    }
+
     /// Makes it read as zero.
     pub fn set_empty(&mut self) {
         *self = Folio::EMPTY;
@@ -157,7 +170,7 @@ impl Folio {
     fn part(&self, index: usize, order: Order) -> Folio {
         let (mut part, first) = (*self, index * order.nr_pages());
         part.cancel_write();
-        if part.frame != NONE {
+        if part.frame < OUT {
             part.frame += first as u32;
         }
         let ahead = if index == 0 { self.ahead } else { Ahead::No };

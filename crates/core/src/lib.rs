@@ -43,17 +43,18 @@ pub mod stats;
 pub mod swap;
 pub mod sync;
 
-pub use folio::{Ahead, BLOCK_PIECES, Entry, Folio, FolioTable, HashKey, Locked, PIECE, State};
+pub use folio::{Ahead, BLOCK_PIECES, Entry, Folio, FolioTable, HashKey, Locked, State};
 pub use frame::{
     Contiguity, List, ListCounts, Memory, Miss, Oldest, Pageblocks, Shortage, Size, Taken, Watermarks, Zone,
     ZoneCounts, Zones,
 };
 pub use id::{BlockId, ClusterId, CpuId, DeviceId, FolioId, FrameId, NodeId, SlotId, SpaceBlockId, UnitId};
-pub use order::{BLOCK_PAGES, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE};
+pub use order::{BLOCK_PAGES, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, PIECE};
 pub use policy::drop_behind::{DropBehind, Stay};
 pub use policy::neighbours::Neighbours;
-pub use policy::order_choice::{Choice, History, OrderChoice, Pressure, Row, Wish};
+pub use policy::order_choice::{Choice, History, OrderChoice, Pressure, Wish};
 pub use policy::readahead::{Room, StreamAdvice, Streams, Windows};
+pub use policy::row::Row;
 pub use ranges::RangeSet;
 pub use stats::{
     ByOrder, Counter, DeviceFailure, DeviceIo, DeviceRecord, DeviceTransfers, Direction, FaultKind, FaultTimes, Gauge,

@@ -18,14 +18,24 @@ const THREAD: u64 = 1;
 /// Streams read no more than this at once.
 const WINDOW: usize = 8;
 
-/// A block of the machine. Each page or the whole is in RAM while it has an age.
+/// Touches are this far apart in age, so that the parts of a folio that is split keep its place.
+const MOMENT: u64 = 1 << 10;
+
+/// A folio of the machine. It is in RAM while it has an age.
+#[derive(Copy, Clone, Default)]
+struct Folio {
+    age: Option<u64>,
+    /// It was read as a neighbour and not touched since.
+    is_unused: bool,
+    /// Pages that had left RAM when it left.
+    left_at: Option<usize>,
+}
+
+/// A block of the machine.
 struct Block {
     history: History,
-    whole: bool,
-    whole_age: Option<u64>,
-    ages: Vec<Option<u64>>,
-    /// Pages that were read as neighbours and not touched since.
-    unused: Vec<bool>,
+    order: Order,
+    folios: Vec<Folio>,
     is_marker: bool,
     left_at: usize,
 }
@@ -41,8 +51,8 @@ struct Policies {
 struct Machine {
     policies: Option<Policies>,
     blocks: Vec<Block>,
-    /// What is in RAM, by age: a block, or a page of it.
-    by_age: BTreeMap<u64, (usize, Option<usize>)>,
+    /// What is in RAM, by age: a folio of a block.
+    by_age: BTreeMap<u64, (usize, usize)>,
     now: u64,
     nr_resident: usize,
     nr_left: usize,
@@ -53,12 +63,11 @@ struct Machine {
 
 impl Machine {
     fn new(nr_blocks: usize, by_policy: bool) -> Self {
+        let order = if by_policy { Order::HUGE } else { Order::PAGE };
         let block = || Block {
             history: History::default(),
-            whole: true,
-            whole_age: None,
-            ages: vec![None; PAGES],
-            unused: vec![false; PAGES],
+            order,
+            folios: vec![Folio::default(); PAGES / order.nr_pages()],
             is_marker: false,
             left_at: 0,
         };
@@ -82,106 +91,139 @@ impl Machine {
         }
     }
 
-    /// Makes a block, or a page of it, the youngest in RAM. Returns whether it was there.
-    fn renew(&mut self, block: usize, page: Option<usize>) -> bool {
-        self.now += 1;
-        let age = match page {
-            Some(page) => &mut self.blocks[block].ages[page],
-            None => &mut self.blocks[block].whole_age,
-        };
-        let old = age.replace(self.now);
-        if let Some(old) = old {
-            self.by_age.remove(&old);
-        } else {
-            self.nr_resident += if page.is_some() { 1 } else { PAGES };
+    fn is_in_ram(&self, block: usize, index: usize) -> bool {
+        self.blocks[block].folios[index].age.is_some()
+    }
+
+    /// Makes a folio the youngest in RAM.
+    fn renew(&mut self, block: usize, index: usize) {
+        self.now += MOMENT;
+        let of = &mut self.blocks[block];
+        match of.folios[index].age.replace(self.now) {
+            Some(old) => _ = self.by_age.remove(&old),
+            None => self.nr_resident += of.order.nr_pages(),
         }
-        self.by_age.insert(self.now, (block, page));
-        old.is_some()
+        self.by_age.insert(self.now, (block, index));
     }
 
-    fn evict(&mut self, block: usize, page: Option<usize>) {
-        let age = match page {
-            Some(page) => {
-                self.blocks[block].unused[page] = false;
-                self.blocks[block].ages[page].take()
-            }
-            None => self.blocks[block].whole_age.take(),
-        };
-        let Some(age) = age else { return };
+    fn take_out(&mut self, block: usize, index: usize) {
+        let of = &mut self.blocks[block];
+        let Some(age) = of.folios[index].age.take() else { return };
         self.by_age.remove(&age);
-        self.nr_resident -= if page.is_some() { 1 } else { PAGES };
+        self.nr_resident -= of.order.nr_pages();
+        if std::mem::take(&mut of.folios[index].is_unused) {
+            self.policies.iter().for_each(|policies| policies.neighbours.unused(BlockId::from_index(block)));
+        }
     }
 
-    fn read_page(&mut self, block: usize, page: usize) {
-        if self.blocks[block].ages[page].is_none() {
-            self.nr_moved += 1;
-            self.renew(block, Some(page));
+    fn read(&mut self, block: usize, index: usize) {
+        if !self.is_in_ram(block, index) {
+            self.nr_moved += self.blocks[block].order.nr_pages();
+            self.renew(block, index);
         }
     }
 
     fn read_whole(&mut self, block: usize) {
-        if self.blocks[block].whole_age.is_some() {
-            return;
+        let order = self.blocks[block].order;
+        for index in 0..self.blocks[block].folios.len() {
+            self.nr_moved += if self.is_in_ram(block, index) { 0 } else { order.nr_pages() };
+            if order < Order::HUGE {
+                self.blocks[block].folios[index].is_unused = false;
+                self.take_out(block, index);
+            }
         }
-        for page in 0..PAGES {
-            self.nr_moved += usize::from(self.blocks[block].ages[page].is_none());
-            self.evict(block, Some(page));
+        if order < Order::HUGE {
+            (self.blocks[block].order, self.blocks[block].folios) = (Order::HUGE, vec![Folio::default()]);
         }
-        self.blocks[block].whole = true;
-        self.renew(block, None);
+        self.renew(block, 0);
+    }
+
+    /// Makes a block's folios smaller; their parts keep their ages.
+    fn split(&mut self, block: usize, order: Order) {
+        let of = &mut self.blocks[block];
+        let each = of.order.nr_pages() / order.nr_pages();
+        let mut parts = Vec::new();
+        for folio in &of.folios {
+            folio.age.iter().for_each(|age| _ = self.by_age.remove(age));
+            for part in 0..each {
+                let age = folio.age.map(|age| age + part as u64);
+                age.iter().for_each(|&age| _ = self.by_age.insert(age, (block, parts.len())));
+                parts.push(Folio { age, ..*folio });
+            }
+        }
+        (of.order, of.folios) = (order, parts);
     }
 
     /// Keeps to the RAM. What leaves is written: all is dirty.
     fn settle(&mut self) {
         while self.nr_resident > RAM * PAGES {
-            let Some((_, &(block, page))) = self.by_age.first_key_value() else { return };
-            self.evict(block, page);
-            let nr_pages = if page.is_some() { 1 } else { PAGES };
+            let Some((_, &(block, index))) = self.by_age.first_key_value() else { return };
+            self.take_out(block, index);
+            let nr_pages = self.blocks[block].order.nr_pages();
             self.nr_left += nr_pages;
             self.nr_moved += nr_pages;
             self.blocks[block].left_at = self.nr_left;
+            self.blocks[block].folios[index].left_at = Some(self.nr_left);
         }
     }
 
     fn touch(&mut self, at: usize) {
         let (block, page) = (at / PAGES, at % PAGES);
+        let index = page / self.blocks[block].order.nr_pages();
         if self.policies.is_none() {
-            self.nr_waits += usize::from(self.blocks[block].ages[page].is_none());
-            self.read_page(block, page);
-            self.renew(block, Some(page));
+            self.nr_waits += usize::from(!self.is_in_ram(block, index));
+            self.read(block, index);
+            self.renew(block, index);
             return self.settle();
         }
         let is_marker = std::mem::take(&mut self.blocks[block].is_marker);
-        if self.blocks[block].whole_age.is_some() {
-            self.renew(block, None);
-            if is_marker {
-                self.follow(block);
-                self.settle();
+        if self.is_in_ram(block, index) {
+            let is_in_pieces = |policies: &Policies| policies.neighbours.in_pieces(BlockId::from_index(block));
+            if self.blocks[block].order == PIECE && !self.policies.as_ref().is_some_and(is_in_pieces) {
+                self.split(block, Order::PAGE);
+                return self.renew(block, page);
             }
-            return;
-        }
-        if self.blocks[block].ages[page].is_some() {
-            self.renew(block, Some(page));
-            if std::mem::take(&mut self.blocks[block].unused[page]) {
+            self.renew(block, index);
+            if std::mem::take(&mut self.blocks[block].folios[index].is_unused) {
                 self.use_neighbour(block, page);
+            }
+            if is_marker && self.blocks[block].order == Order::HUGE {
+                self.follow(block);
             }
             return self.settle();
         }
         self.nr_waits += 1;
         let in_row = self.fault(block, page);
         let at_edge = !(16..PAGES - 16).contains(&page);
-        if in_row || (self.blocks[block].whole && at_edge) {
+        if in_row || (self.blocks[block].order == Order::HUGE && at_edge) {
             self.follow(block);
         }
         self.settle();
     }
 
+    fn used_of_folio(&self, block: usize) -> usize {
+        let order = self.blocks[block].order;
+        let of = |policies: &Policies| policies.neighbours.used_of_folio(BlockId::from_index(block), order);
+        self.policies.as_ref().map_or(1, of)
+    }
+
     fn choose(&mut self, block: usize, page: usize) -> Choice {
-        let Some(policies) = &self.policies else { unreachable!("pages come by themselves") };
-        let of = &mut self.blocks[block];
-        let (nr_folios, index) = if of.whole { (1, 0) } else { (PAGES, page) };
-        let pressure = Pressure { budget_blocks: RAM, nr_left_since: self.nr_left - of.left_at };
-        policies.choice.choose(BlockId::from_index(block), &mut of.history, nr_folios, index, pressure)
+        let used_of_folio = self.used_of_folio(block);
+        let Some(Policies { choice, neighbours, .. }) = &self.policies else {
+            unreachable!("pages come by themselves")
+        };
+        let (of, id) = (&mut self.blocks[block], BlockId::from_index(block));
+        let index = page / of.order.nr_pages();
+        if of.folios.len() > 1
+            && let Some(left_at) = of.folios[index].left_at
+        {
+            neighbours.came_back(id, self.nr_left - left_at, RAM * PAGES);
+        }
+        let pressure = Pressure { budget_blocks: RAM, nr_left_since: self.nr_left - of.left_at, used_of_folio };
+        match choice.choose(id, &mut of.history, of.folios.len(), index, pressure) {
+            Choice::Part(most) => Choice::Part(most.min(neighbours.part(id, of.order))),
+            whole => whole,
+        }
     }
 
     /// The first touch of a page that was read as a neighbour.
@@ -189,7 +231,7 @@ impl Machine {
         self.policies.iter().for_each(|policies| policies.neighbours.used(BlockId::from_index(block)));
         let history = &mut self.blocks[block].history;
         history.note_neighbour();
-        history.note(page, PAGES);
+        history.note(page, PAGES, 1);
     }
 
     /// Reads the group of a page that was read.
@@ -197,31 +239,42 @@ impl Machine {
         let Some(policies) = &self.policies else { return };
         let nr_pages = policies.neighbours.group(BlockId::from_index(block)).nr_pages();
         let first = page / nr_pages * nr_pages;
-        let out: Vec<_> = (first..first + nr_pages).filter(|&page| self.blocks[block].ages[page].is_none()).collect();
-        policies.neighbours.read(BlockId::from_index(block), out.len());
+        let out: Vec<_> = (first..first + nr_pages).filter(|&page| !self.is_in_ram(block, page)).collect();
+        policies.neighbours.read(BlockId::from_index(block), out.len(), RAM * PAGES);
         for page in out {
-            self.read_page(block, page);
-            self.blocks[block].unused[page] = true;
+            self.read(block, page);
+            self.blocks[block].folios[page].is_unused = true;
         }
     }
 
     /// Brings a page in. Returns whether it is one of many in a row.
     fn fault(&mut self, block: usize, page: usize) -> bool {
-        let nr_folios = if self.blocks[block].whole { 1 } else { PAGES };
-        if self.choose(block, page) == Choice::Whole {
-            self.read_whole(block);
-            return self.blocks[block].history.note(page, nr_folios);
+        let (nr_folios, used_of_folio) = (self.blocks[block].folios.len(), self.used_of_folio(block));
+        match self.choose(block, page) {
+            Choice::Whole => {
+                self.read_whole(block);
+                return self.blocks[block].history.note(page / (PAGES / nr_folios), nr_folios, used_of_folio);
+            }
+            Choice::Part(order) if order < self.blocks[block].order => self.split(block, order),
+            Choice::Part(_) => {}
         }
+        let used_of_folio = self.used_of_folio(block);
         let of = &mut self.blocks[block];
-        of.whole = false;
-        let ahead = of.history.ahead(page, PAGES);
-        let in_row = of.history.note(page, PAGES);
+        let (nr_folios, index) = (of.folios.len(), page / of.order.nr_pages());
+        let ahead = of.history.ahead(index, nr_folios);
+        let in_row = of.history.note(index, nr_folios, used_of_folio);
         of.history.note_ahead(ahead);
-        self.read_page(block, page);
-        if ahead.is_empty() {
-            self.read_neighbours(block, page);
+        self.read(block, index);
+        if self.blocks[block].order == PIECE {
+            let nr_pages = (1 + ahead.len()) * PIECE.nr_pages();
+            self.policies.iter().for_each(|policies| policies.neighbours.read_pieces(nr_pages, RAM * PAGES));
+        } else {
+            match (ahead.is_empty(), &self.policies) {
+                (false, Some(policies)) => policies.neighbours.read_row(BlockId::from_index(block), ahead),
+                _ => self.read_neighbours(block, page),
+            }
         }
-        ahead.iter().for_each(|page| self.read_page(block, page));
+        ahead.iter().for_each(|index| self.read(block, index));
         in_row
     }
 
@@ -238,7 +291,7 @@ impl Machine {
             let marker = advice.marker(window).index();
             for block in BlockId::each(window.clone()).map(BlockId::index) {
                 let Some(of) = self.blocks.get(block) else { continue };
-                let is_out = of.whole_age.is_none() && of.ages.iter().any(Option::is_none);
+                let is_out = of.folios.iter().any(|folio| folio.age.is_none());
                 let probes = |choice: &OrderChoice| choice.probes(BlockId::from_index(block));
                 if is_out
                     && (block == marker || !self.policies.as_ref().is_some_and(|policies| probes(&policies.choice)))

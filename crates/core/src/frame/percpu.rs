@@ -16,9 +16,8 @@
 use super::buddy::{Memory, Taken};
 use super::frames::Frames;
 use super::lists::{FrameState, NONE};
-use crate::folio::PIECE;
 use crate::id::FrameId;
-use crate::order::Order;
+use crate::order::{Order, PIECE};
 use crate::packed::Packed;
 use crate::sync::{AtomicU32, Mark, Mutex, OnceLock, Ordering};
 

@@ -4,3 +4,4 @@ pub mod drop_behind;
 pub mod neighbours;
 pub mod order_choice;
 pub mod readahead;
+pub mod row;

@@ -21,7 +21,8 @@
 //! mutex, a leaf; nothing allocates.
 
 use crate::id::BlockId;
-use crate::order::{BLOCK_PAGES, Order};
+use crate::order::{BLOCK_PAGES, Order, PIECE};
+use crate::policy::row::Row;
 use crate::sync::{Mutex, lock};
 use std::ops::Range;
 
@@ -35,6 +36,9 @@ pub const RUN: u16 = 256;
 const ROW: u16 = 4;
 /// Distance in a row up to which the pages in between come with it: a fourth of what moves is used then.
 const MOST_STEP: u16 = 4;
+/// Pages of a block that are used, if all of its folios are like those touched, from which a row of folios is one of
+/// pages.
+const MOST_OF_BLOCK: usize = BLOCK_PAGES * 3 / 4;
 /// Lifetimes for which a verdict on a block stands; then it follows the belief again.
 const AGE: u32 = 8;
 const LIFETIME_MAX: u32 = 256;
@@ -82,9 +86,9 @@ pub struct History {
 const _: () = assert!(size_of::<History>() == 16, "a block's entry has room for no more");
 
 impl History {
-    /// Records a fault of the folio at `index` of its block of `nr_folios`. Returns whether it is one of many
-    /// consecutive ones.
-    pub fn note(&mut self, index: usize, nr_folios: usize) -> bool {
+    /// Records a fault of the folio at `index` of its block of `nr_folios`, each with so many pages in use. Returns
+    /// whether it is one of many consecutive ones.
+    pub fn note(&mut self, index: usize, nr_folios: usize, used_of_folio: usize) -> bool {
         if !self.was_read_ahead(index) {
             if self.continues(index) {
                 self.run = self.run.saturating_add(1);
@@ -94,7 +98,7 @@ impl History {
             }
             self.last = index as u16;
         }
-        nr_folios > 1 && self.is_consecutive() && self.run >= many_in_row(nr_folios)
+        nr_folios > 1 && self.is_many_in_row(nr_folios, used_of_folio)
     }
 
     /// Records the first touch of a folio that was read as a neighbour: it counts, and the next fault judges.
@@ -113,6 +117,11 @@ impl History {
 
     fn is_consecutive(&self) -> bool {
         self.step.unsigned_abs() == 1
+    }
+
+    fn is_many_in_row(&self, nr_folios: usize, used_of_folio: usize) -> bool {
+        let least = RUN.min((nr_folios / 2) as u16);
+        self.is_consecutive() && self.run >= least && used_of_folio * nr_folios >= MOST_OF_BLOCK
     }
 
     fn continues(&self, index: usize) -> bool {
@@ -166,43 +175,6 @@ impl History {
     }
 }
 
-/// Folios of a block at a constant distance of each other.
-#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
-pub struct Row {
-    /// The folio before the first one.
-    before: usize,
-    step: i8,
-    len: usize,
-}
-
-impl Row {
-    /// Their indices, in the direction of the row.
-    pub fn iter(self) -> impl Iterator<Item = usize> + Clone {
-        (1..=self.len).map(move |at| self.before.wrapping_add_signed(at as isize * isize::from(self.step)))
-    }
-
-    /// The index of the last one.
-    fn last(self) -> Option<usize> {
-        (self.len > 0).then(|| self.before.wrapping_add_signed(self.len as isize * isize::from(self.step)))
-    }
-
-    /// So many of them at most.
-    #[must_use]
-    pub fn first(self, nr_folios: usize) -> Row {
-        Row { len: self.len.min(nr_folios), ..self }
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(self) -> bool {
-        self.len == 0
-    }
-}
-
-/// Folios in a row, of so many, that show that a block is being streamed through.
-fn many_in_row(nr_folios: usize) -> u16 {
-    RUN.min((nr_folios / 2) as u16)
-}
-
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 enum Verdict {
     #[default]
@@ -228,7 +200,7 @@ pub enum Wish {
 pub enum Choice {
     /// The whole block as one folio.
     Whole,
-    /// Only the touched folio, of this order.
+    /// Only the touched folio, of this order at most.
     Part(Order),
 }
 
@@ -239,6 +211,8 @@ pub struct Pressure {
     pub budget_blocks: usize,
     /// Pages that have left RAM since the block left it.
     pub nr_left_since: usize,
+    /// Pages that are used of each folio that is touched.
+    pub used_of_folio: usize,
 }
 
 impl Pressure {
@@ -290,6 +264,11 @@ impl Belief {
         } else if self.votes >= self.flip {
             self.is_sparse = false;
         }
+    }
+
+    /// How a sample comes back. While whole blocks are trusted, nothing but samples shows how many pages are used.
+    fn sample(&self) -> Choice {
+        Choice::Part(if self.votes >= self.flip { Order::PAGE } else { PIECE })
     }
 
     /// Whether the block that comes back whole now is to be a sample.
@@ -408,11 +387,11 @@ impl Record {
             false => self.is_sparse(block),
         };
         if is_sparse {
-            return Choice::Part(Order::PAGE);
+            return Choice::Part(PIECE);
         }
         if self.all.wants_sample() {
             self.begin_sample(block, false);
-            return Choice::Part(Order::PAGE);
+            return self.all.sample();
         }
         Choice::Whole
     }
@@ -505,7 +484,7 @@ impl OrderChoice {
                 history.since = (record.now as u16).wrapping_sub(age);
             }
             if u32::from(age) <= lifetime {
-                return touched_part(&mut record, block, history, (nr_folios, index));
+                return touched_part(&mut record, block, history, (nr_folios, index), pressure.used_of_folio);
             }
             // Neighbours may have been touched since the last fault.
             let is_dense = history.is_dense();
@@ -516,8 +495,8 @@ impl OrderChoice {
         let fresh = record.now.wrapping_sub(history.judged_at) < AGE * lifetime;
         let is_probe = record.samples.iter().flatten().any(|sample| sample.block == block);
         let choice = match history.verdict {
-            _ if is_probe => Choice::Part(Order::PAGE),
-            Verdict::Sparse if fresh => Choice::Part(Order::PAGE),
+            _ if is_probe => record.streams.sample(),
+            Verdict::Sparse if fresh => Choice::Part(PIECE),
             verdict => record.trusted(block, verdict == Verdict::Dense && fresh),
         };
         if choice != Choice::Whole {
@@ -539,9 +518,11 @@ fn touched_part(
     block: BlockId,
     history: &mut History,
     (nr_folios, index): (usize, usize),
+    used_of_folio: usize,
 ) -> Choice {
-    history.touches = history.touches.saturating_add((1 + history.used_ahead(index)) * history.weight(index));
-    let in_row = history.continues(index) && history.is_consecutive() && history.run >= many_in_row(nr_folios);
+    let touches = usize::from((1 + history.used_ahead(index)) * history.weight(index)) * used_of_folio;
+    history.touches = history.touches.saturating_add(touches as u16);
+    let in_row = history.continues(index) && history.is_many_in_row(nr_folios, used_of_folio);
     if history.is_dense() || in_row {
         *history = History {
             verdict: Verdict::Dense,
@@ -558,7 +539,7 @@ fn touched_part(
         record.vote(block, true);
         return Choice::Whole;
     }
-    Choice::Part(Order::PAGE)
+    Choice::Part(PIECE)
 }
 
 impl Default for OrderChoice {
@@ -578,7 +559,7 @@ impl std::fmt::Debug for OrderChoice {
 mod tests {
     use super::*;
 
-    const PRESSURE: Pressure = Pressure { budget_blocks: 256, nr_left_since: 1 << 30 };
+    const PRESSURE: Pressure = Pressure { budget_blocks: 256, nr_left_since: 1 << 30, used_of_folio: 1 };
 
     /// Blocks that come back as chosen; the flag tells whether a block is whole.
     struct Machine {
@@ -605,7 +586,7 @@ mod tests {
             let choice = self.choice.choose(BlockId::from_index(block), history, nr_folios, page, self.pressure);
             *whole = choice == Choice::Whole;
             let ahead = if *whole { Row::default() } else { history.ahead(page, 512) };
-            history.note(page, nr_folios);
+            history.note(page, nr_folios, 1);
             history.note_ahead(ahead);
             self.read[block] = ahead;
             choice
@@ -750,10 +731,10 @@ mod tests {
         let mut history = History::default();
         for index in [500, 480, 460] {
             assert!(history.ahead(index, 512).is_empty());
-            history.note(index, 512);
+            history.note(index, 512, 1);
         }
         assert_eq!(history.ahead(440, 512).iter().collect::<Vec<_>>(), [420, 400, 380, 360]);
-        history.note(440, 512);
+        history.note(440, 512, 1);
         history.note_ahead(Row { before: 440, step: -20, len: 4 });
         assert!(history.was_read_ahead(380) && !history.was_read_ahead(370));
         assert_eq!(history.ahead(340, 512).iter().last(), Some(160));
@@ -764,10 +745,10 @@ mod tests {
     fn a_row_of_which_nothing_was_read_goes_on_with_the_next_fault() {
         let mut history = History::default();
         for index in 0..3 {
-            history.note(index, 512);
+            history.note(index, 512, 1);
         }
         let ahead = history.ahead(3, 512);
-        history.note(3, 512);
+        history.note(3, 512, 1);
         history.note_ahead(ahead.first(0));
         assert_eq!(history.ahead(4, 512).iter().collect::<Vec<_>>(), [5, 6, 7, 8, 9]);
     }

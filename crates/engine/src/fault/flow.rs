@@ -118,6 +118,10 @@ impl<'e> Fault<'e> {
             // The fault was reported before these addresses were unmapped, and a signal let the thread continue.
             State::Empty if !self.engine.table().is_open(block.id()) => return Ok(Step::Nothing(false)),
             State::Empty => self.first_touch(block).await.map(|()| FaultKind::FirstTouch),
+            State::Standby(_) if self.engine.policy().splits_pieces(block, self.engine.ram()) => {
+                block.split_to(Order::PAGE);
+                return Ok(Step::Again);
+            }
             State::Standby(frame) => {
                 self.map_again(block, index, frame);
                 Ok(FaultKind::Standby)
@@ -170,7 +174,7 @@ impl<'e> Fault<'e> {
         if block.folio(index).ahead == Ahead::Neighbour {
             block.folio_mut(index).ahead = Ahead::No;
             block.history.note_neighbour();
-            self.engine.policy().used_neighbour(block);
+            self.engine.ram().neighbours().used(block.id());
             self.engine.stats().readahead_hits.add(1);
         }
         if !self.leave_but_for(block, frame) {
@@ -179,38 +183,41 @@ impl<'e> Fault<'e> {
         }
     }
 
-    /// Handles a fault on a whole block on standby that would come back page by page if it had left RAM already: keeps
-    /// only the touched page and evicts the rest. A whole block is touched more often than a page, so it would never
-    /// leave by age, and it takes 512 times the room.
+    /// Handles a fault on a whole block on standby that would come back in parts if it had left RAM already: keeps only
+    /// the touched part and evicts the rest. A whole block is touched more often than a page, so it would never leave
+    /// by age, and it takes 512 times the room.
     fn leave_but_for(&mut self, block: &mut Block<'_>, whole: FrameId) -> bool {
         let (ram, page) = (self.engine.ram(), self.page());
         let clean = block.order() == Order::HUGE && ram.zone(whole).list(whole) == Some(List::Clean);
-        if !clean
-            || block.folio(0).ahead == Ahead::Marker
-            || self.engine.policy().choose(block, page, ram) != Choice::Part(Order::PAGE)
-        {
+        if !clean || block.folio(0).ahead == Ahead::Marker {
             return false;
         }
-        let Some(taken) = ram.try_take(self.engine.table(), Order::PAGE, 0) else { return false };
-        let mut prepared = ram.prepare(taken, Order::PAGE);
+        let Choice::Part(order) = self.engine.policy().choose(block, page, ram, self.engine.swap()) else {
+            return false;
+        };
+        let Some(taken) = ram.try_take(self.engine.table(), order, 0) else { return false };
+        let mut prepared = ram.prepare(taken, order);
         self.watch.lap(Phase::Frame);
         // SAFETY: the block is locked and its folio is on standby, so its content is at home. The frames are freed
         // after the last use of `bytes`.
         let bytes = unsafe { ram.frames().bytes_at_home(whole, Order::HUGE) };
-        let piece = page / PIECE.nr_pages() * PIECE.nr_pages();
-        checksum::note_pages(block, piece, &bytes[piece * PAGE_SIZE..][..PIECE.bytes()]);
-        prepared.bytes_mut().copy_from_slice(&bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE]);
+        if order < PIECE {
+            let piece = page / PIECE.nr_pages() * PIECE.nr_pages();
+            checksum::note_pages(block, piece, &bytes[piece * PAGE_SIZE..][..PIECE.bytes()]);
+        }
+        let index = page / order.nr_pages();
+        prepared.bytes_mut().copy_from_slice(&bytes[index * order.bytes()..][..order.bytes()]);
         self.watch.lap(Phase::Read);
         ram.leave(block, 0);
-        block.split_to(Order::PAGE);
-        block.map(page, prepared.into_frame(), List::Inactive);
-        block.settle_slot(page, &mut self.watch);
+        block.split_to(order);
+        block.map(index, prepared.into_frame(), List::Inactive);
+        block.settle_slot(index, &mut self.watch);
         true
     }
 
     /// Swaps in the page with the whole block, with its neighbours, or with its folio.
     async fn swap_in(&mut self, block: &mut Block<'_>) -> Attempt {
-        match self.engine.policy().choose(block, self.page(), self.engine.ram()) {
+        match self.engine.policy().choose(block, self.page(), self.engine.ram(), self.engine.swap()) {
             Choice::Whole if block.order() < Order::HUGE && !block.pinned && !self.is_on_failing(block) => {
                 let page = self.page();
                 let taken = take::take_frames(self.engine, Order::HUGE, block, page, &mut self.watch).await;
@@ -247,7 +254,7 @@ impl<'e> Fault<'e> {
         if is_alone {
             return false;
         }
-        let group = self.engine.policy().neighbours(block, page);
+        let group = self.engine.policy().neighbours(block, page, self.engine.ram());
         if group.len() < 2 {
             return false;
         }
@@ -289,6 +296,12 @@ impl<'e> Fault<'e> {
     async fn read_row(&self, block: &mut Block<'_>) {
         let (index, nr_folios) = (block.index_of(self.page()), block.nr_folios());
         let ahead = block.history.ahead(index, nr_folios);
+        let ram = self.engine.ram();
+        match block.order() {
+            Order::PAGE => ram.neighbours().read_row(block.id(), ahead),
+            PIECE => ram.neighbours().read_pieces((1 + ahead.len()) * PIECE.nr_pages(), ram.budget_pages()),
+            _ => {}
+        }
         if !ahead.is_empty() && !block.pinned && !self.is_on_failing(block) {
             let _ = runs::read_parts(self.engine, block, ahead.iter(), Arrival::Mapped, current_cpu()).await;
         }
@@ -310,7 +323,8 @@ impl<'e> Fault<'e> {
         let at_edge = !(EDGE_PAGES..BLOCK_PAGES - EDGE_PAGES).contains(&self.page());
         let whole = block.order() == Order::HUGE;
         let nr_folios = block.nr_folios();
-        let in_row = block.history.note(index, nr_folios);
+        let used_of_folio = self.engine.policy().used_of_folio(block, self.engine.ram());
+        let in_row = block.history.note(index, nr_folios, used_of_folio);
         if kind == FaultKind::SwapIn && nr_folios > 1 {
             // Where frames are short, fewer are read, and the row goes on from there.
             let is_read = |&index: &usize| !matches!(block.state(index), State::Swapped(_));

@@ -165,7 +165,8 @@ pub(crate) async fn read_around(
             run.push(Part { slot, index, prepared });
         }
     }
-    engine.policy().read_neighbours(block, run.parts.len().saturating_sub(1));
+    let nr_neighbours = run.parts.len().saturating_sub(1);
+    engine.ram().neighbours().read(block.id(), nr_neighbours, engine.ram().budget_pages());
     read_run(engine, block, run, Arrival::Around(page)).await
 }
 

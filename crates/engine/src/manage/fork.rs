@@ -125,6 +125,7 @@ impl Resting<'_> {
         engine.table().forget_locked();
         engine.faults().forget_threads();
         engine.policy().forget();
+        engine.ram().neighbours().forget();
         engine.ram().backing().forget_lock();
         engine.ram().demand().forget_waiters();
         engine.ram().mapper().note_fork();

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use folioswap_core::{FrameId, List, NodeId, Order, PAGE_SIZE, Zone, Zones};
+use folioswap_core::{BLOCK_PAGES, FrameId, List, Neighbours, NodeId, Order, PAGE_SIZE, Zone, Zones};
 
 use crate::config::error::Error;
 use crate::memory::backing::Backing;
@@ -31,6 +31,8 @@ pub(crate) struct Ram {
     demand: Demand,
     stock: ZeroedStock,
     nr_evictions: AtomicU32,
+    /// What becomes of neighbours: those that leave unused are noted here.
+    neighbours: Neighbours,
     stats: Arc<StatsHome>,
     budget_bytes: AtomicU64,
     /// Serializes growth of a locked budget.
@@ -59,6 +61,7 @@ impl Ram {
             backing,
             demand,
             nr_evictions: AtomicU32::new(0),
+            neighbours: Neighbours::new(),
             stats,
             budget_bytes: AtomicU64::new(budget_bytes),
             growing: Mutex::new(()),
@@ -67,6 +70,16 @@ impl Ram {
 
     pub fn zones(&self) -> &Zones {
         &self.zones
+    }
+
+    /// Pages that the budget allows.
+    pub fn budget_pages(&self) -> usize {
+        self.budget_blocks() * BLOCK_PAGES
+    }
+
+    /// What is read around a touched page.
+    pub fn neighbours(&self) -> &Neighbours {
+        &self.neighbours
     }
 
     /// The zone of a frame.

@@ -3,7 +3,7 @@
 //! Frames are free ones, or those of clean folios, whose copies stay on their devices. A thread that takes frames may
 //! hold one block's lock. Other blocks are only tried for. Memory is a huge page, or small pages.
 
-use folioswap_core::{CpuId, FrameId, List, Locked, Memory, Order, Size, Taken, Zone};
+use folioswap_core::{Ahead, CpuId, FrameId, List, Locked, Memory, Order, Size, Taken, Zone};
 
 use crate::memory::frames::Prepared;
 use crate::memory::map_error::{MapError, patiently};
@@ -102,8 +102,12 @@ impl Ram {
     pub fn leave(&self, locked: &mut Locked<'_>, index: usize) {
         assert!(locked.folio(index).slot().is_some(), "a folio leaves RAM once a device holds it");
         let frame = locked.frame(index);
-        locked.folio_mut(index).set_out();
+        if locked.folio(index).ahead == Ahead::Neighbour {
+            self.neighbours().unused(locked.id());
+        }
         locked.left_at = self.note_evicted(locked.order().nr_pages());
+        let left_at = locked.left_at;
+        locked.folio_mut(index).set_evicted(left_at);
         self.release(frame);
     }
 

@@ -238,7 +238,10 @@ fn wash(engine: &Engine, block: &mut Block<'_>, index: usize) -> Washed {
     let Some(slot) = slot_for(engine, frame, order, kept) else {
         return split_for_slots(engine, block);
     };
-    if order == Order::HUGE && engine.swap().memory(slot).is_none() && engine.policy().comes_back_by_pages(block) {
+    if order == Order::HUGE
+        && engine.swap().memory(slot).is_none()
+        && engine.policy().comes_back_by_pages(block, engine.ram())
+    {
         checksum::note_pages(block, page, bytes);
     } else if !hashed && engine.swap().memory(slot).is_none() {
         checksum::note(block, page, bytes);

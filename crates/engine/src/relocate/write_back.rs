@@ -145,7 +145,7 @@ fn write_back(engine: &Engine, id: BlockId, front: DeviceId, behind: &[DeviceId]
             places.into_iter().for_each(|slot| engine.swap().put_back_slots(slot, order));
             continue;
         }
-        if order >= PIECE && engine.policy().comes_back_by_pages(&block) {
+        if order >= PIECE && engine.policy().comes_back_by_pages(&block, engine.ram()) {
             note_pieces_by_pages(&mut block, run.pages.start, bytes);
         }
         if block.put_elsewhere(run.pages.start, bytes, &places) {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use folioswap_core::{
-    BlockId, Choice, DropBehind, FaultKind, Locked, Neighbours, Order, OrderChoice, PIECE, Pressure, Room, State, Stay,
+    BlockId, Choice, DropBehind, FaultKind, Locked, Order, OrderChoice, PIECE, Pressure, Room, State, Stay,
     StreamAdvice, Streams,
 };
 
@@ -13,6 +13,7 @@ use folioswap_core::policy::readahead::FIRST_WINDOW;
 
 use crate::config::swap_in_policy::SwapIn;
 use crate::memory::ram::Ram;
+use crate::swap::space::SwapSpace;
 
 /// Longest readahead window, in bytes: two windows of 4 huge pages in flight keep a disk busy.
 const WINDOW_BYTES: usize = 8 << 20;
@@ -26,7 +27,6 @@ pub(crate) struct Policy {
     streams: Streams,
     drop_behind: DropBehind,
     order_choice: OrderChoice,
-    neighbours: Neighbours,
 }
 
 impl Policy {
@@ -37,7 +37,6 @@ impl Policy {
             streams: Streams::new(),
             drop_behind: DropBehind::new(),
             order_choice: OrderChoice::new(),
-            neighbours: Neighbours::new(),
         }
     }
 
@@ -76,10 +75,23 @@ impl Policy {
     }
 
     /// Whether a whole block that leaves RAM is likely to come back page by page.
-    pub fn comes_back_by_pages(&self, locked: &Locked<'_>) -> bool {
+    pub fn comes_back_by_pages(&self, locked: &Locked<'_>, ram: &Ram) -> bool {
         let policy = self.swap_in();
-        let by_measure = || self.order_of(locked).is_none() && self.order_choice.believes_sparse(locked.id());
+        let by_measure = || {
+            self.order_of(locked).is_none()
+                && self.order_choice.believes_sparse(locked.id())
+                && !ram.neighbours().in_pieces(locked.id())
+        };
         !policy.allows_whole(locked.wish) || by_measure()
+    }
+
+    /// Whether a block in pieces that is touched is to be split into pages: its pieces are touched more often than
+    /// their pages, so they would stay in RAM although little of them is used.
+    pub fn splits_pieces(&self, locked: &Locked<'_>, ram: &Ram) -> bool {
+        locked.order() == PIECE
+            && !locked.pinned
+            && self.order_of(locked).is_none()
+            && !ram.neighbours().in_pieces(locked.id())
     }
 
     /// Whether a split block that a stream is about to reach should become one folio.
@@ -94,7 +106,6 @@ impl Policy {
     /// In a forked child: its parent's opinions are forgotten.
     pub fn forget(&self) {
         self.order_choice.forget();
-        self.neighbours.forget();
         self.streams.forget_all();
     }
 
@@ -110,7 +121,7 @@ impl Policy {
     }
 
     /// Chooses what is swapped in with a page of a locked block.
-    pub fn choose(&self, locked: &mut Locked<'_>, page: usize, ram: &Ram) -> Choice {
+    pub fn choose(&self, locked: &mut Locked<'_>, page: usize, ram: &Ram, swap: &SwapSpace) -> Choice {
         let policy = self.swap_in();
         if !policy.allows_whole(locked.wish) {
             return Choice::Part(Order::PAGE);
@@ -120,34 +131,42 @@ impl Policy {
             Some(order) => Choice::Part(order),
             None => {
                 let (id, nr_folios, index) = (locked.id(), locked.nr_folios(), locked.index_of(page));
+                let now = ram.nr_evictions();
                 let nr_left_since = match locked.state(index) {
-                    State::Swapped(_) => ram.nr_evictions().wrapping_sub(locked.left_at) as usize,
+                    State::Swapped(_) => now.wrapping_sub(locked.left_at) as usize,
                     _ => 0,
                 };
-                let pressure = Pressure { budget_blocks: ram.budget_blocks(), nr_left_since };
-                self.order_choice.choose(id, &mut locked.history, nr_folios, index, pressure)
+                if nr_folios > 1
+                    && let Some(nr_left_since) = locked.folio(index).nr_evicted_since(now)
+                {
+                    ram.neighbours().came_back(id, nr_left_since as usize, ram.budget_pages());
+                }
+                let used_of_folio = self.used_of_folio(locked, ram);
+                let pressure = Pressure { budget_blocks: ram.budget_blocks(), nr_left_since, used_of_folio };
+                match self.order_choice.choose(id, &mut locked.history, nr_folios, index, pressure) {
+                    Choice::Part(most) => Choice::Part(most.min(part(locked, index, ram, swap))),
+                    whole => whole,
+                }
             }
         }
     }
 
+    /// How many pages are used at least of a touched folio of a block.
+    pub fn used_of_folio(&self, locked: &Locked<'_>, ram: &Ram) -> usize {
+        match self.order_of(locked) {
+            Some(_) => locked.order().nr_pages(),
+            None => ram.neighbours().used_of_folio(locked.id(), locked.order()),
+        }
+    }
+
     /// The pages to read with a page of a block that comes back by pages.
-    pub fn neighbours(&self, locked: &Locked<'_>, page: usize) -> Range<usize> {
+    pub fn neighbours(&self, locked: &Locked<'_>, page: usize, ram: &Ram) -> Range<usize> {
         if self.order_of(locked).is_some() || !self.swap_in().allows_whole(locked.wish) {
             return page..page + 1;
         }
-        let nr_pages = self.neighbours.group(locked.id()).nr_pages();
+        let nr_pages = ram.neighbours().group(locked.id()).nr_pages();
         let first = page / nr_pages * nr_pages;
         first..first + nr_pages
-    }
-
-    /// Records how many neighbours of a page were read with it.
-    pub fn read_neighbours(&self, locked: &Locked<'_>, nr_pages: usize) {
-        self.neighbours.read(locked.id(), nr_pages);
-    }
-
-    /// Records the first touch of a neighbour.
-    pub fn used_neighbour(&self, locked: &Locked<'_>) {
-        self.neighbours.used(locked.id());
     }
 
     /// Notes that a stream has found so many blocks in RAM.
@@ -188,5 +207,14 @@ impl Policy {
     /// Forgets the streams that reach these blocks.
     pub fn forget_streams(&self, blocks: Range<BlockId>) {
         self.streams.forget_blocks(blocks);
+    }
+}
+
+/// The order of the folios of a block that does not come back whole. Devices in memory give a page as fast as they can
+/// give many.
+fn part(locked: &Locked<'_>, index: usize, ram: &Ram, swap: &SwapSpace) -> Order {
+    match locked.folio(index).slot() {
+        Some(slot) if swap.extent(slot).is_some() => ram.neighbours().part(locked.id(), locked.order()),
+        _ => Order::PAGE,
     }
 }
