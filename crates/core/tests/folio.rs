@@ -19,8 +19,8 @@ const NR_BLOCKS: usize = 3;
 const PIECE_PAGES: usize = PIECE.nr_pages();
 /// Blocks that are allocated at once.
 const CHUNK_BLOCKS: usize = 64;
-/// The last number at which a folio of order 9 can begin: the number after its last page means "none".
-const FIRST_MAX: u32 = u32::MAX - BLOCK_PAGES as u32;
+/// The last number at which a folio of order 9 can begin: those after its last page mean "not in RAM".
+const FIRST_MAX: u32 = 0xFF00_0000 - BLOCK_PAGES as u32;
 /// The same for slots, whose numbers have 40 bits.
 const FIRST_SLOT_MAX: u64 = (1 << 40) - 1 - BLOCK_PAGES as u64;
 
@@ -443,4 +443,28 @@ fn nobody_else_is_inside_a_locked_block() {
     for (id, count) in counts.into_iter().enumerate() {
         assert_eq!(world.table.lock(BlockId::from_index(id)).left_at, count, "block {id}");
     }
+}
+
+#[test]
+fn a_folio_tells_how_much_was_evicted_since_it_was() {
+    let table = FolioTable::new(1);
+    table.ensure(BlockId::new(0)..BlockId::new(1));
+    let mut block = table.lock(BlockId::new(0));
+    for nr_evictions in [0, 1000, (1 << 30) - 1, u32::MAX - 10] {
+        let folio = block.folio_mut(0);
+        folio.set_slot(Some(SlotId::new(0)));
+        folio.set_in_ram(FrameId::new(0), true);
+        assert_eq!(folio.nr_evicted_since(nr_evictions), None);
+        folio.set_evicted(nr_evictions);
+        assert_eq!((folio.state(), folio.frame()), (State::Swapped(SlotId::new(0)), None));
+        for since in [0, 640, 1 << 29] {
+            let shown = folio.nr_evicted_since(nr_evictions.wrapping_add(since)).unwrap();
+            assert!(shown.abs_diff(since) <= 64, "{since} after {nr_evictions}: {shown}");
+        }
+    }
+    let since = block.folio(0).nr_evicted_since(500);
+    block.split(PIECE);
+    assert_eq!(block.folio(3).nr_evicted_since(500), since);
+    block.folio_mut(3).set_empty();
+    assert_eq!((block.state(3), block.folio(3).nr_evicted_since(500)), (State::Empty, None));
 }

@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn unused_neighbours_are_hardly_read() {
         let (read, _) = touch(&Neighbours::new(), 16_000, 0);
-        assert!(read <= 3_000 + 2 * 240, "{read} neighbours of 16,000 pages");
+        assert!(read <= 3_000 + usize::from(FIRST_ENOUGH), "{read} neighbours of 16,000 pages");
     }
 
     #[test]
