@@ -34,10 +34,8 @@ const ERA: u16 = 16;
 const TRIES: u16 = 4;
 /// Of blocks that are split, one in so many is split into pages where the others are split into pieces.
 const SAMPLE_EVERY: u8 = 8;
-/// Neighbours, and folios that came back, after which pieces are judged.
+/// Neighbours after which pieces are judged, and folios that came back.
 const ENOUGH: u16 = 960;
-/// Neighbours read after which pieces are first judged. Those that are used are not yet all touched.
-const FIRST_ENOUGH: u16 = 960;
 const ENOUGH_BACK: u16 = 64;
 /// Of RAM, what may be read before anything is known, as a divisor.
 const MOST_BLIND: usize = 8;
@@ -117,7 +115,7 @@ impl Pieces {
 
     fn note_read(&mut self, nr_pages: u16) {
         self.read = self.read.saturating_add(nr_pages);
-        if !self.is_known && self.read >= FIRST_ENOUGH {
+        if !self.is_known && self.read >= ENOUGH {
             self.judge();
             self.is_known = true;
         }
@@ -148,9 +146,10 @@ impl Pieces {
     fn judge(&mut self) {
         let most = PIECE.nr_pages();
         let (at_most, least) = match (self.is_known, self.are_good) {
+            // What was read last is not yet touched, used or not.
+            (false, _) => (false, most / 4),
             (true, true) => (true, most * 5 / 8),
             (true, false) => (false, most * 7 / 8),
-            (false, _) => (false, most / 4),
         };
         self.are_good = self.not_vain(self.used_of(most, at_most)) >= least;
     }
@@ -347,7 +346,7 @@ mod tests {
     #[test]
     fn unused_neighbours_are_hardly_read() {
         let (read, _) = touch(&Neighbours::new(), 16_000, 0);
-        assert!(read <= 3_000 + usize::from(FIRST_ENOUGH), "{read} neighbours of 16,000 pages");
+        assert!(read <= 3_000 + usize::from(ENOUGH), "{read} neighbours of 16,000 pages");
     }
 
     #[test]
