@@ -125,6 +125,9 @@ impl Machine {
 
     fn read_whole(&mut self, block: usize) {
         let order = self.blocks[block].order;
+        let nr_unused = self.blocks[block].folios.iter().filter(|folio| folio.is_unused).count();
+        let id = BlockId::from_index(block);
+        self.policies.iter().for_each(|policies| policies.neighbours.withdraw(id, nr_unused));
         for index in 0..self.blocks[block].folios.len() {
             self.nr_moved += if self.is_in_ram(block, index) { 0 } else { order.nr_pages() };
             if order < Order::HUGE {
@@ -221,8 +224,8 @@ impl Machine {
         }
         let pressure = Pressure { budget_blocks: RAM, nr_left_since: self.nr_left - of.left_at, used_of_folio };
         match choice.choose(id, &mut of.history, of.folios.len(), index, pressure) {
-            Choice::Part(most) => Choice::Part(most.min(neighbours.part(id, of.order))),
-            whole => whole,
+            Choice::Part(most) if most > Order::PAGE => Choice::Part(neighbours.part(id, of.order)),
+            choice => choice,
         }
     }
 

@@ -146,10 +146,10 @@ impl Pieces {
     fn judge(&mut self) {
         let most = PIECE.nr_pages();
         let (at_most, least) = match (self.is_known, self.are_good) {
-            // What was read last is not yet touched, used or not.
-            (false, _) => (false, most / 4),
             (true, true) => (true, most * 5 / 8),
-            (true, false) => (false, most * 7 / 8),
+            (_, false) => (false, most * 7 / 8),
+            // Most of what was read lately is not yet touched, used or not.
+            (false, true) => (false, most / 4),
         };
         self.are_good = self.not_vain(self.used_of(most, at_most)) >= least;
     }
@@ -203,7 +203,9 @@ impl Neighbours {
 
     /// Forgets everything: a forked child does something else.
     pub fn forget(&self) {
-        **lock(&self.record) = Record::NEW;
+        let mut record = lock(&self.record);
+        record.areas.fill(Area::NEW);
+        (record.pieces, record.nr_blind) = (Pieces::NEW, 0);
     }
 
     /// The order of the group to read for a touched page of a block that is split into pages.
@@ -248,11 +250,13 @@ impl Neighbours {
 
     /// How many pages are used at least of a touched folio of this order.
     pub fn used_of_folio(&self, block: BlockId, order: Order) -> usize {
-        if order == PIECE {
-            lock(&self.record).area(block).pieces.used_of(PIECE.nr_pages(), false)
-        } else {
-            order.nr_pages()
+        if order < PIECE {
+            return 1;
         }
+        let mut record = lock(&self.record);
+        let (all, own) = (record.pieces, record.area(block).pieces);
+        let used = if own.is_known { own } else { all }.used_of(PIECE.nr_pages(), false);
+        used * (order.nr_pages() / PIECE.nr_pages())
     }
 
     /// Records that pieces are read, of so many pages together, into a RAM of `nr_ram` pages.
@@ -284,6 +288,14 @@ impl Neighbours {
     /// Records that a neighbour left RAM untouched.
     pub fn unused(&self, block: BlockId) {
         lock(&self.record).note(block, 0, 1);
+    }
+
+    /// Records that it shows no more whether so many neighbours are used: their block was gathered.
+    pub fn withdraw(&self, block: BlockId, nr_pages: usize) {
+        let mut record = lock(&self.record);
+        let area = record.area(block);
+        area.pieces.read = area.pieces.read.saturating_sub(nr_pages as u16);
+        record.pieces.read = record.pieces.read.saturating_sub(nr_pages as u16);
     }
 
     /// Records that a row of pages is read: those in between are not used.

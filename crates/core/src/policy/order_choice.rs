@@ -1,12 +1,13 @@
-//! The choice of an order: whether a block that comes back is read whole or page by page.
+//! The choice of an order: whether a block that comes back is read whole or in parts.
 //!
-//! User space cannot see which pages of a mapped huge page are used, so some blocks come back page by page and their
-//! faults are counted: every block of which that is believed, and of the others a *sample*. A block is *dense* once
-//! enough of its pages were touched in one *lifetime*, the number of faults after which it would leave RAM again, about
-//! the number of blocks that RAM holds; it is gathered into one folio then. Enough is three eighths, so that whole
-//! blocks move at most four times the bytes even if some are less dense; more if the touched pages alone would have
-//! stayed in RAM since the block left (`enough`). Otherwise it is *sparse*. Unknown blocks follow the *belief* of
-//! their 64 MiB neighbourhood, or else of the arena, on which samples and verdicts vote.
+//! User space cannot see which pages of a mapped huge page are used, so some blocks come back in parts, in pages or
+//! pieces ([`Neighbours`](crate::Neighbours)), and their faults are counted: every block of which that is believed, and
+//! of the others a *sample*. A block is *dense* once enough of its pages were touched in one *lifetime*, the number of
+//! faults after which it would leave RAM again, about the number of blocks that RAM holds; it is gathered into one folio
+//! then. Enough is three eighths, so that whole blocks move at most four times the bytes even if some are less dense;
+//! more if the touched pages alone would have stayed in RAM since the block left (`enough`). Otherwise it is *sparse*.
+//! Unknown blocks follow the *belief* of their 64 MiB neighbourhood, or else of the arena, on which samples and verdicts
+//! vote.
 //!
 //! **Rows.** Pages touched at a constant distance of each other, as in a column of a matrix, are read ahead, as many as
 //! the row is long, so at most half of them in vain. Up to a distance of four, the pages in between count as touched,
@@ -36,8 +37,7 @@ pub const RUN: u16 = 256;
 const ROW: u16 = 4;
 /// Distance in a row up to which the pages in between come with it: a fourth of what moves is used then.
 const MOST_STEP: u16 = 4;
-/// Pages of a block that are used, if all of its folios are like those touched, from which a row of folios is one of
-/// pages.
+/// A row of pieces counts as a row of pages only if at least this many pages of the block would be used.
 const MOST_OF_BLOCK: usize = BLOCK_PAGES * 3 / 4;
 /// Lifetimes for which a verdict on a block stands; then it follows the belief again.
 const AGE: u32 = 8;
@@ -156,12 +156,17 @@ impl History {
             && (0..(self.run / 2) as isize).contains(&(behind / step))
     }
 
-    /// Pages of which a fault at `index` uses one. Those in between do not count if the pages of such rows alone would
-    /// have stayed in RAM.
-    fn weight(&self, index: usize) -> u16 {
-        let step = u16::from(self.step.unsigned_abs());
-        let counts = self.continues(index) && step <= MOST_STEP && BLOCK_PAGES as u16 / step >= self.enough;
+    /// Folios of which a fault at `index` uses one, in a block of whose pages so many are used if all its folios are.
+    /// Those in between do not count if the pages of such rows alone would have stayed in RAM.
+    fn weight(&self, index: usize, used_of_block: usize) -> usize {
+        let step = usize::from(self.step.unsigned_abs());
+        let counts = self.continues(index) && step <= MOST_STEP.into() && used_of_block / step >= self.enough.into();
         if counts { step } else { 1 }
+    }
+
+    /// Forgets the row: the folios are others now.
+    pub fn end_row(&mut self) {
+        self.run = 0;
     }
 
     /// Folios read ahead that a fault at `index` shows to have been used: those of the row that it continues. Of a row
@@ -520,8 +525,10 @@ fn touched_part(
     (nr_folios, index): (usize, usize),
     used_of_folio: usize,
 ) -> Choice {
-    let touches = usize::from((1 + history.used_ahead(index)) * history.weight(index)) * used_of_folio;
-    history.touches = history.touches.saturating_add(touches as u16);
+    let nr_folios_touched =
+        usize::from(1 + history.used_ahead(index)) * history.weight(index, used_of_folio * nr_folios);
+    let touches = nr_folios_touched * used_of_folio;
+    history.touches = history.touches.saturating_add(touches.min(BLOCK_PAGES) as u16);
     let in_row = history.continues(index) && history.is_many_in_row(nr_folios, used_of_folio);
     if history.is_dense() || in_row {
         *history = History {

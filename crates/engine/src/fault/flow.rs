@@ -119,7 +119,9 @@ impl<'e> Fault<'e> {
             State::Empty if !self.engine.table().is_open(block.id()) => return Ok(Step::Nothing(false)),
             State::Empty => self.first_touch(block).await.map(|()| FaultKind::FirstTouch),
             State::Standby(_) if self.engine.policy().splits_pieces(block, self.engine.ram()) => {
+                // Pieces in RAM lose their copies: hashes of pages are not known.
                 block.split_to(Order::PAGE);
+                block.history.end_row();
                 return Ok(Step::Again);
             }
             State::Standby(frame) => {
@@ -209,6 +211,7 @@ impl<'e> Fault<'e> {
         prepared.bytes_mut().copy_from_slice(&bytes[index * order.bytes()..][..order.bytes()]);
         self.watch.lap(Phase::Read);
         ram.leave(block, 0);
+        block.folio_mut(0).set_out(); // its parts were dropped, so it says nothing when they come back
         block.split_to(order);
         block.map(index, prepared.into_frame(), List::Inactive);
         block.settle_slot(index, &mut self.watch);
@@ -229,7 +232,10 @@ impl<'e> Fault<'e> {
                     return Ok(Ok(()));
                 }
             }
-            Choice::Part(order) if order < block.order() => block.split_to(order),
+            Choice::Part(order) if order < block.order() => {
+                block.split_to(order);
+                block.history.end_row();
+            }
             _ => {}
         }
         if self.read_group(block).await {
@@ -297,10 +303,12 @@ impl<'e> Fault<'e> {
         let (index, nr_folios) = (block.index_of(self.page()), block.nr_folios());
         let ahead = block.history.ahead(index, nr_folios);
         let ram = self.engine.ram();
-        match block.order() {
-            Order::PAGE => ram.neighbours().read_row(block.id(), ahead),
-            PIECE => ram.neighbours().read_pieces((1 + ahead.len()) * PIECE.nr_pages(), ram.budget_pages()),
-            _ => {}
+        if self.engine.policy().order_of(block).is_none() {
+            match block.order() {
+                Order::PAGE if !ahead.is_empty() => ram.neighbours().read_row(block.id(), ahead),
+                PIECE => ram.neighbours().read_pieces((1 + ahead.len()) * PIECE.nr_pages(), ram.budget_pages()),
+                _ => {}
+            }
         }
         if !ahead.is_empty() && !block.pinned && !self.is_on_failing(block) {
             let _ = runs::read_parts(self.engine, block, ahead.iter(), Arrival::Mapped, current_cpu()).await;

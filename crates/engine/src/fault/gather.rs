@@ -1,6 +1,8 @@
 //! Gathers a split block: its parts, from RAM and from the device, become one folio again.
 
-use folioswap_core::{BLOCK_PAGES, BLOCK_PIECES, Folio, List, Order, PAGE_SIZE, PIECE, Phase, SlotId, State, Taken};
+use folioswap_core::{
+    Ahead, BLOCK_PAGES, BLOCK_PIECES, Folio, List, Order, PAGE_SIZE, PIECE, Phase, SlotId, State, Taken,
+};
 
 use crate::block::{Block, SlotRun};
 use crate::device::checksum;
@@ -39,6 +41,8 @@ pub(crate) async fn gather(
     let run = slots_in_one_run(engine, block).filter(|&slot| engine.swap().at(slot).keeps_copies());
     let known = run.map(|_| known_pieces(block, whole.bytes()));
     let whole = whole.into_frame();
+    let nr_untouched = block.folios().iter().filter(|folio| folio.ahead == Ahead::Neighbour).count();
+    engine.ram().neighbours().withdraw(block.id(), nr_untouched);
     for index in 0..block.nr_folios() {
         if let Some(frame) = block.folio(index).frame() {
             engine.ram().release(frame);

@@ -31,7 +31,7 @@ pub(crate) struct Ram {
     demand: Demand,
     stock: ZeroedStock,
     nr_evictions: AtomicU32,
-    /// What becomes of neighbours: those that leave unused are noted here.
+    /// What is read around touched pages; `leave` reports what was not used.
     neighbours: Neighbours,
     stats: Arc<StatsHome>,
     budget_bytes: AtomicU64,

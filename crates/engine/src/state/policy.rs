@@ -144,8 +144,8 @@ impl Policy {
                 let used_of_folio = self.used_of_folio(locked, ram);
                 let pressure = Pressure { budget_blocks: ram.budget_blocks(), nr_left_since, used_of_folio };
                 match self.order_choice.choose(id, &mut locked.history, nr_folios, index, pressure) {
-                    Choice::Part(most) => Choice::Part(most.min(part(locked, index, ram, swap))),
-                    whole => whole,
+                    Choice::Part(most) if most > Order::PAGE => Choice::Part(part(locked, index, ram, swap)),
+                    choice => choice,
                 }
             }
         }
