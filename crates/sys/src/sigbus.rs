@@ -433,7 +433,7 @@ mod tests {
         UNUSED.install(ptr::null_mut(), ours).unwrap();
         let is_default = || UNUSED.is_in_front(&plain_action(libc::SIG_DFL)).unwrap().0;
         assert!(UNUSED.behind(ours, is_default).unwrap());
-        let panics = || -> io::Result<()> { UNUSED.behind(ours, || panic!("meant")) };
+        let panics = || -> io::Result<()> { UNUSED.behind(ours, || std::panic::resume_unwind(Box::new(()))) };
         assert!(std::panic::catch_unwind(panics).is_err());
         assert_eq!((UNUSED.nr_changes.load(Ordering::Relaxed), UNUSED.is_in_front(&ours).unwrap().0), (0, true));
         assert!(UNUSED.behind(ours, is_default).unwrap());

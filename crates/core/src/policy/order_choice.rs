@@ -1,13 +1,13 @@
 //! The choice of an order: whether a block that comes back is read whole or in parts.
 //!
 //! User space cannot see which pages of a mapped huge page are used, so some blocks come back in parts, in pages or
-//! pieces ([`Neighbours`](crate::Neighbours)), and their faults are counted: every block of which that is believed, and
-//! of the others a *sample*. A block is *dense* once enough of its pages were touched in one *lifetime*, the number of
-//! faults after which it would leave RAM again, about the number of blocks that RAM holds; it is gathered into one folio
-//! then. Enough is three eighths, so that whole blocks move at most four times the bytes even if some are less dense;
-//! more if the touched pages alone would have stayed in RAM since the block left (`enough`). Otherwise it is *sparse*.
-//! Unknown blocks follow the *belief* of their 64 MiB neighbourhood, or else of the arena, on which samples and verdicts
-//! vote.
+//! pieces ([`Neighbours`](crate::Neighbours)), and their faults are counted: every block of which that is believed,
+//! and of the others a *sample*. A block is *dense* once enough of its pages were touched in one *lifetime*, the number
+//! of faults after which it would leave RAM again, about the number of blocks that RAM holds; it is gathered into one
+//! folio then. Enough is three eighths, so that whole blocks move at most four times the bytes even if some are less
+//! dense; more if the touched pages alone would have stayed in RAM since the block left (`enough`). Otherwise it is
+//! *sparse*. Unknown blocks follow the *belief* of their 64 MiB neighbourhood, or else of the arena, on which samples
+//! and verdicts vote.
 //!
 //! **Rows.** Pages touched at a constant distance of each other, as in a column of a matrix, are read ahead, as many as
 //! the row is long, so at most half of them in vain. Up to a distance of four, the pages in between count as touched,
