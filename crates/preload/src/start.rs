@@ -152,8 +152,8 @@ fn begin_with(settings: RunSettings) -> Result<(), folioswap::Error> {
     Ok(())
 }
 
-/// Says so, if a limit of addresses leaves the program few, once the engine has its own. Programs seldom say why they
-/// end then.
+/// Says so, if a limit of addresses leaves few for the program, once the engine has its own. Programs seldom say why
+/// they end then.
 fn say_if_cramped(budget_bytes: u64) {
     let Some(limit) = memory::address_limit() else { return };
     let Some(left) = resident::mapped_bytes().map(|mapped| limit.saturating_sub(mapped)) else { return };

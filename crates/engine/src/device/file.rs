@@ -73,7 +73,7 @@ impl FileDevice {
             device
                 .reserve(0, limit)
                 .map_err(|error| too_small(path, format!("{} are not available: {error}", Bytes(limit))))?;
-            device.has_from_start = limit;
+            device.has_from_start = if device.fixed { 0 } else { limit };
         }
         Ok(device)
     }
