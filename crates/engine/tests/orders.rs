@@ -267,28 +267,3 @@ fn a_stream_leaves_in_ram_what_another_finds_there() {
     let read = (arena.stats().swapped_in_bytes - before) as usize;
     assert!(read < 64 * MIB, "{} MiB of 96 were read again", read / MIB);
 }
-
-/// Pieces at random places whose pages are all used come back as pieces; single pages at random places do not for long.
-#[test]
-fn pieces_come_back_where_their_pages_are_used() {
-    const PIECE_PAGES: usize = 16;
-    for (nr_used, are_pieces) in [(PIECE_PAGES, true), (1, false)] {
-        let arena = builder(16).build().unwrap();
-        let region = swapped_out(&arena, 96 * MIB);
-        let mut random = Rng::with_seed(1);
-        let mut touch = |nr_pages: usize| {
-            for _ in 0..nr_pages / nr_used {
-                let piece = random.usize(..region.len() / PAGE / PIECE_PAGES) * PIECE_PAGES;
-                check(&region, (0..nr_used).map(|page| piece + page * 7 % PIECE_PAGES));
-            }
-        };
-        touch(20_000);
-        let before = arena.stats().swpin;
-        touch(20_000);
-        let after = arena.stats();
-        let nr_pieces = after.swpin[4] - before[4];
-        let nr_pages = after.swpin[0] - before[0];
-        assert_eq!(nr_pieces * 16 > nr_pages, are_pieces, "{nr_used} used: {nr_pieces} pieces, {nr_pages} pages");
-        assert_eq!(after.verify_failures, 0);
-    }
-}

@@ -179,12 +179,13 @@ impl Record {
         self.pieces.note(nr_used, nr_unused);
     }
 
-    /// Counts pages that are read. Gives pieces up if they are many and nothing is known.
+    /// Counts pages that are read. Judges pieces if they are many and nothing is known.
     fn read(&mut self, nr_pages: usize, nr_ram: usize) {
         if !self.pieces.is_known {
             self.nr_blind += nr_pages;
             if self.nr_blind > nr_ram / MOST_BLIND {
-                (self.pieces.is_known, self.pieces.are_good) = (true, false);
+                self.pieces.judge();
+                self.pieces.is_known = true;
             }
         }
     }
