@@ -34,8 +34,8 @@ MAPPERS = ("move", "copy")
 
 
 def is_documented(alone, ours):
-    """Whether these lines differ as the documentation says: an mremap that resizes a range which the kernel has in several
-    mappings fails there (EFAULT), and succeeds under folioswap."""
+    """Whether these lines differ as the documentation says: an mremap that resizes a range which the kernel keeps in
+    several mappings fails there (EFAULT), and succeeds under folioswap."""
     lines = [re.fullmatch(r"(seed \d+ step \d+: mremap \d+ (\d+) (\d+) \w+ \d+: )(.*)", line) for line in (alone, ours)]
     if not all(lines) or lines[0][1] != lines[1][1] or lines[0][2] == lines[0][3]:
         return False

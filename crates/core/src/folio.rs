@@ -155,7 +155,7 @@ impl Folio {
         self.frame = (OUT | nr_evictions >> LEFT_SHIFT & !OUT).min(NONE - 1);
     }
 
-    /// Pages evicted since it was, of so many until now, within 64 and modulo 2^30. `None`: it is in RAM, or was never.
+    /// Pages evicted since it was, of so many until now, within 64 and modulo 2^30. `None`: it was not evicted.
     pub fn nr_evicted_since(&self, nr_evictions: u32) -> Option<u32> {
         let since = |left| ((nr_evictions >> LEFT_SHIFT).wrapping_sub(left) & !OUT) << LEFT_SHIFT;
         (OUT..NONE).contains(&self.frame).then(|| since(self.frame))

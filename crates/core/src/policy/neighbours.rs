@@ -11,8 +11,8 @@
 //! vain*, if used pages alone would have left room for it. Pieces begin where seven eighths are used and not read in
 //! vain, and end where less than five eighths are. So about twice as much moves as by single pages.
 //!
-//! Each area of 64 MiB is judged by itself. Of pieces it first believes what all areas have shown; before that, that
-//! they are good. This costs little: what is read before anything is known is limited to an eighth of RAM.
+//! Each area of 64 MiB is judged by itself, and starts from the verdict on all areas. At first this is that pieces are
+//! good; it is judged once an eighth of RAM was read, so it costs little.
 //!
 //! **Locking.** One mutex, a leaf; nothing allocates.
 
@@ -37,7 +37,7 @@ const SAMPLE_EVERY: u8 = 8;
 /// Neighbours after which pieces are judged, and folios that came back.
 const ENOUGH: u16 = 960;
 const ENOUGH_BACK: u16 = 64;
-/// Of RAM, what may be read before anything is known, as a divisor.
+/// The share of RAM that is read before pieces are first judged, as a divisor.
 const MOST_BLIND: usize = 8;
 
 /// What an area's groups have shown.
@@ -72,7 +72,7 @@ impl Area {
     }
 }
 
-/// Whether blocks are split into pieces, and what speaks for it.
+/// Whether blocks are split into pieces, and the evidence.
 #[derive(Copy, Clone)]
 struct Pieces {
     are_good: bool,
@@ -159,7 +159,7 @@ struct Record {
     areas: [Area; AREAS],
     /// Of all areas together.
     pieces: Pieces,
-    /// Pages that were read before anything was known.
+    /// Pages that were read before the first verdict.
     nr_blind: usize,
 }
 
@@ -293,6 +293,9 @@ impl Neighbours {
 
     /// Records that it shows no more whether so many neighbours are used: their block was gathered.
     pub fn withdraw(&self, block: BlockId, nr_pages: usize) {
+        if nr_pages == 0 {
+            return;
+        }
         let mut record = lock(&self.record);
         let area = record.area(block);
         area.pieces.read = area.pieces.read.saturating_sub(nr_pages as u16);
