@@ -34,7 +34,7 @@ def quiet(command, limit_s, **options):
 
 def tests(python, what, arguments):
     """Runs pytest, and says how it went. Returns whether all passed."""
-    status, output = quiet([python, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *arguments], 900, cwd=PACKAGE)
+    status, output = quiet([python, "-m", "pytest", "-q", "-rsfE", "-p", "no:cacheprovider", *arguments], 900, cwd=PACKAGE)
     for reason in re.findall(r"^SKIPPED .*", output, re.M):
         print(f"SKIP {what}: {reason[8:]}")
     passed = re.search(r"(\d+) passed", output)
@@ -43,7 +43,8 @@ def tests(python, what, arguments):
             print(f"PASS {what}")
         return True
     print(output)
-    print(f"FAIL {what}: {status}", flush=True)
+    for failure in re.findall(r"^(?:FAILED|ERROR) .*", output, re.M) or [f"exit status {status}"]:
+        print(f"FAIL {what}: {failure}", flush=True)
     return False
 
 

@@ -20,6 +20,7 @@ PR_SET_CHILD_SUBREAPER = 36
 KILL_AFTER_S = 5
 LOG_LIMIT_BYTES = 256 << 20
 TAIL_LINES = 80
+CLOSING_COLUMNS = 300
 # No colours and no progress bars in the logs.
 PLAIN = {"CARGO_TERM_COLOR": "never", "CARGO_TERM_PROGRESS_WHEN": "never", "NO_COLOR": "1", "TERM": "dumb"}
 
@@ -36,8 +37,8 @@ class Step:
 class Counts:
     """The results that one step reported."""
 
-    def __init__(self, passed=0, failed=0, skips=()):
-        self.passed, self.failed, self.skips = passed, failed, list(skips)
+    def __init__(self, passed=0, failed=0, skips=(), failures=()):
+        self.passed, self.failed, self.skips, self.failures = passed, failed, list(skips), list(failures)
 
 
 def become_reaper():
@@ -124,7 +125,7 @@ def run_bounded(command, limit_s, log_path, cwd, env):
 def count(log_text, status):
     """Parses the counts of cargo test, and the PASS, FAIL and SKIP lines of this suite's own programs."""
     passed = failed = 0
-    skips, counted = [], False
+    skips, failures, counted = [], [], False
     for line in log_text.splitlines():
         cargo = re.match(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", line)
         if cargo:
@@ -135,6 +136,9 @@ def count(log_text, status):
             passed += 1
         elif line.startswith("FAIL "):
             failed += 1
+            failures.append(line[5:])
+        elif re.match(r"test .* \.\.\. FAILED$", line):
+            failures.append(line[5:])
         elif re.match(r"SKIP\b", line):
             skips.append(line[4:].lstrip(": "))
         elif re.match(r"test .* \.\.\. ignored", line):
@@ -143,7 +147,7 @@ def count(log_text, status):
         passed = 1
     if status != 0 and failed == 0:
         failed = 1
-    return Counts(passed, failed, skips)
+    return Counts(passed, failed, skips, failures)
 
 
 def panics(log_text, may_panic=()):
@@ -208,8 +212,7 @@ class Run:
             return
         left_s = int(self.deadline - time.monotonic())
         if left_s < 5:
-            self.total.failed += 1
-            print(f"FAILED   {step.name}: no time left in the whole run's budget", flush=True)
+            self.fail(step, "no time left in the whole run's budget")
             return
         limit_s = min(step.limit_s, left_s)
         log_path = os.path.join(self.log_dir, re.sub(r"[^a-z0-9]+", "-", step.name.lower()).strip("-") + ".log")
@@ -217,8 +220,7 @@ class Run:
         try:
             status, leftovers = run_bounded(step.command, limit_s, log_path, self.root, {**os.environ, **PLAIN, **step.env})
         except OSError as error:
-            self.total.failed += 1
-            print(f"FAILED   {step.name}: {error}", flush=True)
+            self.fail(step, error)
             return
         took_s = time.monotonic() - start
         self.report(step, status, limit_s, (took_s, (cpu_seconds() - before_s) / took_s), log_path)
@@ -232,6 +234,7 @@ class Run:
                 self.total.passed += total.passed
                 self.total.failed += total.failed
                 self.total.skips += total.skips
+                self.total.failures += total.failures
                 self.passed_steps |= passed_steps
 
     def lane(self, steps, known):
@@ -262,8 +265,15 @@ class Run:
             why = f"over its limit of {limit_s} s" if status is None else f"exit status {status}"
             why += f"; it says: {panicked[0].strip()}" if panicked else ""
             lines = [f"FAILED   {step.name}: {what}; {why} ({took})", *tail(log_path)]
+            self.total.failures += [f"{step.name}: {failure}" for failure in counts.failures or [why]]
         lines += [f"  skipped: {reason}" for reason in counts.skips]
         print("\n".join(lines), flush=True)  # at once: another lane prints, too
+
+    def fail(self, step, reason):
+        """Records a step that cannot be run."""
+        self.total.failed += 1
+        self.total.failures.append(f"{step.name}: {reason}")
+        print(f"FAILED   {step.name}: {reason}", flush=True)
 
     def skip(self, step, reason):
         """Records a step that is not run."""
@@ -272,9 +282,10 @@ class Run:
 
     def close(self):
         """Prints the closing lines; CI reads the last one. Returns the exit status."""
-        if self.total.skips:
-            print("\nskipped:")
-            for reason in self.total.skips:
-                print(f"  {reason}")
+        for title, lines in (("skipped", self.total.skips), ("failed", self.total.failures)):
+            if lines:
+                print(f"\n{title}:")
+            for line in lines:
+                print(f"  {line[:CLOSING_COLUMNS]}")
         print(f"\n{self.total.passed} passed, {self.total.failed} failed, {len(self.total.skips)} skipped", flush=True)
         return 1 if self.total.failed or not self.total.passed else 0

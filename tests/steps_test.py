@@ -61,6 +61,8 @@ def main():
         good &= expect("a detached process is killed", "left 0" in lines and "sleep[" in result.stdout, result.stdout)
         good &= expect("lanes run side by side and spare each other", "lanes 5 True" in lines, result.stdout)
         good &= expect("the closing line", lines[-1:] == ["5 passed, 4 failed, 1 skipped"], lines[-1:])
+        named = ["failed:", "  stubborn: over its limit of 1 s", "  absent program: ", "  says that it has failed: exit status 0; it"]
+        good &= expect("what failed is named at the end", all(f"\n{name}" in result.stdout for name in named), lines[-12:])
         good &= expect("failure is the exit status", result.returncode == 1, result.returncode)
     counts = count("test result: FAILED. 3 passed; 1 failed; 2 ignored; 0 measured\nSKIP: no root\n", 101)
     good &= expect("cargo's counts are read", (counts.passed, counts.failed, counts.skips) == (3, 1, ["no root"]))
