@@ -5,6 +5,7 @@ lines.
 
 --free-threaded: with a CPython that has no GIL. FOLIOSWAP_FREE_THREADED names it; else it is python3.14t on PATH."""
 
+import glob
 import os
 import re
 import shutil
@@ -138,7 +139,8 @@ def main():
             [python, "-c", "import folioswap, os; print(os.path.dirname(folioswap.__file__))"], stdout=subprocess.PIPE,
             text=True, check=True, cwd=PACKAGE,
         ).stdout.strip()
-        passed.append(is_small(os.path.join(installed, "_native.abi3.so")))
+        [library] = glob.glob(os.path.join(installed, "_native*.so"))
+        passed.append(is_small(library))
         passed.append(tests(python, "examples in the documentation", ["--doctest-modules", installed, "--ignore-glob=*__main__*"]))
     return 0 if all(passed) and archive_passed else 1
 

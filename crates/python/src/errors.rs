@@ -19,15 +19,20 @@ pub(crate) fn raised(error: Error) -> PyErr {
         }
         Error::System { error, .. } => match error.raw_os_error() {
             Some(libc::ENOMEM) => PyMemoryError::new_err(text),
-            Some(number) => PyOSError::new_err((number, text)),
-            None => PyOSError::new_err(text),
+            number => numbered(number, &text),
         },
-        Error::SwapUnusable { .. }
-        | Error::SwapTooSmall { .. }
-        | Error::SwapTooLarge { .. }
-        | Error::SwapInUse { .. }
-        | Error::NoUserfaultfd { .. }
-        | Error::NoMove(_) => PyOSError::new_err(text),
+        Error::SwapUnusable { number, .. } | Error::SwapTooSmall { number, .. } => numbered(*number, &text),
+        Error::SwapTooLarge { .. } | Error::SwapInUse { .. } | Error::NoUserfaultfd { .. } | Error::NoMove(_) => {
+            PyOSError::new_err(text)
+        }
         _ => PyValueError::new_err(text),
+    }
+}
+
+/// An `OSError`, or the class of it that Python has for this number. Python says the number itself.
+pub(crate) fn numbered(number: Option<i32>, text: &str) -> PyErr {
+    match number {
+        Some(number) => PyOSError::new_err((number, text.replace(&format!(" (os error {number})"), ""))),
+        None => PyOSError::new_err(text.to_owned()),
     }
 }

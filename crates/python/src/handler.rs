@@ -17,6 +17,9 @@ use pyo3::types::{PyDict, PyTuple};
 /// Smaller arrays are not paged: a folio each would cost more than they take.
 const SMALLEST_BYTES: usize = 64 << 10;
 
+/// Other Python threads run while an array of this size or more is freed.
+const LONG_TO_FREE_BYTES: usize = 64 << 20;
+
 /// What arrays are aligned to, for the widest vector instructions.
 const ALIGNMENT: usize = 64;
 
@@ -204,6 +207,13 @@ unsafe extern "C" fn free(context: *mut c_void, block: *mut c_void, _: usize) {
     // SAFETY: as in `malloc`; NumPy gives up the block, which is the heap's or the C library's.
     unsafe {
         let heap = heap(context);
-        if heap.owns(owned.as_ptr()) { heap.release(owned) } else { libc::free(block) }
+        if !heap.owns(owned.as_ptr()) {
+            libc::free(block);
+        } else if heap.usable(owned) < LONG_TO_FREE_BYTES {
+            heap.release(owned);
+        } else {
+            let owned = owned.as_ptr() as usize; // a pointer may not go where Python is not
+            Python::assume_attached().detach(|| heap.release(NonNull::new_unchecked(owned as *mut u8)));
+        }
     }
 }

@@ -7,6 +7,7 @@ mod errors;
 mod handler;
 mod transfer;
 
+use std::ffi::OsString;
 use std::ops::Range;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -38,12 +39,13 @@ struct PyArena {
 impl PyArena {
     /// Builds an arena and starts its threads.
     #[new]
-    fn new(py: Python<'_>, memory: u64, swap: Vec<String>, folio: &str, faults: &str) -> PyResult<Self> {
+    fn new(py: Python<'_>, memory: u64, swap: Vec<OsString>, folio: &str, faults: &str) -> PyResult<Self> {
         let mut builder = Arena::builder()
             .memory(memory)
             .folio(folio.parse::<FolioSize>().map_err(invalid)?)
             .faults(faults.parse::<FaultMode>().map_err(invalid)?);
         for device in swap {
+            let device = device.to_str().ok_or_else(|| invalid(format!("swap {}: its name is not UTF-8", device.display())))?;
             builder = builder.device(device.parse::<SwapDevice>().map_err(invalid)?);
         }
         let arena = py.detach(|| builder.build().and_then(|arena| arena.inherit().map(|()| arena))).map_err(raised)?;

@@ -11,6 +11,8 @@ use folioswap::{Arena, Order};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::errors::numbered;
+
 /// What is held is held in blocks of this size.
 const BLOCK_BYTES: usize = Order::HUGE.bytes();
 
@@ -23,16 +25,12 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// The exception for a failed transfer, with the system's number.
 fn raised(error: &io::Error) -> PyErr {
-    let text = error.to_string();
     if error.raw_os_error() == Some(libc::EFAULT) {
         return PyValueError::new_err(
             "this array is not in this pool, but in another one: call the other one's method",
         );
     }
-    match error.raw_os_error() {
-        Some(number) => PyOSError::new_err((number, text.replace(&format!(" (os error {number})"), ""))),
-        None => PyOSError::new_err(text),
-    }
+    numbered(error.raw_os_error(), &error.to_string())
 }
 
 /// Calls `transfer` for each piece of a range, held in RAM, until one is short. Returns the bytes done.

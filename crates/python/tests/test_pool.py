@@ -10,6 +10,7 @@ import io
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -63,7 +64,8 @@ def test_three_budgets_are_kept(pool):
     assert (array[::7] == -np.arange(0, array.size, 7)).all()
     stats = pool.stats()
     assert stats["swapped_out_bytes"] > 64 * MIB and stats["mapped_bytes"] + stats["standby_bytes"] <= 32 * MIB
-    assert "swapped out" not in repr(stats) and "GB/s" in repr(stats) and "<div" in stats._repr_html_()
+    assert "GB/s" in repr(stats) and "<div" in stats._repr_html_()
+    assert not re.search(r"_bytes|None|nan", repr(stats) + stats._repr_html_())
 
 
 def test_what_numpy_does_with_arrays(pool):
@@ -281,6 +283,86 @@ def test_fromfile_is_whole_in_both_modes(pool, tmp_path):
         assert is_whole(np.load(tmp_path / "a.npy"))
 
 
+def in_ram(pool):
+    """Bytes of a pool in RAM."""
+    stats = pool.stats()
+    return stats["mapped_bytes"] + stats["standby_bytes"]
+
+
+def comes_true(is_true):
+    """Whether something becomes true within some seconds."""
+    deadline = time.monotonic() + 10
+    while not is_true() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return is_true()
+
+
+def test_advice_does_what_it_says(pool):
+    array = filled(pool, 96, "u1")
+    before = pool.stats()["swapped_in_bytes"]
+    pool.prefetch(array[: 8 * MIB])
+    assert comes_true(lambda: pool.stats()["swapped_in_bytes"] - before >= 4 * MIB)
+    array[: 16 * MIB] = 1
+    mapped = pool.stats()["mapped_bytes"]
+    pool.cold(array)
+    assert comes_true(lambda: pool.stats()["mapped_bytes"] <= mapped - 8 * MIB)
+    array[: 24 * MIB].sum()
+    assert in_ram(pool) > 16 * MIB
+    pool.resize("16M")
+    assert in_ram(pool) <= 16 * MIB
+
+
+def test_pipes_are_read_and_written(pool):
+    array = filled(pool, 3)
+    for wanted, work in (
+        (array, lambda path: pool.from_file(path, "i8", array.shape)),
+        (array[5:], lambda path: pool.from_file(path, "i8", array[5:].shape, 40)),
+    ):
+        reads, writes = os.pipe()
+        writer = threading.Thread(target=lambda: pool.to_file(array, f"/dev/fd/{writes}"))
+        writer.start()
+        assert (work(f"/dev/fd/{reads}") == wanted).all()
+        os.close(writes)
+        assert os.read(reads, 1) == b""
+        writer.join()
+        with pytest.raises(ValueError, match="too short: 0 bytes"):
+            pool.from_file(f"/dev/fd/{reads}", "i8", array.shape)
+        os.close(reads)
+
+
+def test_what_imports_fromfile_after_the_package_has_the_pools(tmp_path):
+    code = f"""
+import folioswap
+from numpy import arange, fromfile
+pool = folioswap.Pool("16M", swap="ram:64M", faults="direct")
+arange(1 << 20).tofile({str(tmp_path / "raw")!r})
+with pool:
+    array = fromfile({str(tmp_path / "raw")!r}, "i8")
+assert array in pool and (array == arange(1 << 20)).all()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_relative_path_stays_where_it_was(tmp_path):
+    code = """
+import os, folioswap
+os.chdir("a")
+pool = folioswap.Pool("16M", swap="swap")
+os.chdir("/")
+array = pool.zeros(8 << 20)
+assert pool.fits(1, measure=False) and pool.stats()["devices"][0]["name"].endswith("/a/swap")
+child = os.fork()
+array += 1
+if not child:
+    print(pool.stats()["devices"][-1]["name"], array.sum() == array.size)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+    os.mkdir(tmp_path / "a")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", f"{tmp_path}/a/swap True\n")
+
+
 def test_advice_and_size(pool):
     array = filled(pool)
     pool.cold(array)
@@ -316,7 +398,7 @@ def test_advice_and_size(pool):
 def test_what_fits_is_said_of_each_device(tmp_path, monkeypatch):
     swap = ["ram:16M,prio=1", f"{tmp_path}/a:1G,prio=2", f"{tmp_path}/b,prio=3"]
     pool = folioswap.Pool("16M", swap=swap)
-    monkeypatch.setattr(os, "statvfs", lambda _: types.SimpleNamespace(f_blocks=9000, f_bfree=1000, f_bavail=1000, f_frsize=4096))
+    monkeypatch.setattr(os, "statvfs", lambda _: types.SimpleNamespace(f_blocks=9000, f_bfree=2000, f_bavail=1000, f_frsize=4096))
     fit = pool.fits(1)
     assert fit.swap_bytes == 16 * MIB + (1 << 30) + 4096_000 and fit.read_rate > 0
 
@@ -337,6 +419,18 @@ def test_errors():
         with pytest.raises(error, match=words):
             folioswap.Pool(**options)
     pool = folioswap.Pool("16M", swap="ram:16M")
+    for swap, error in (("/no/such/place/file", errno.ENOENT), ("/tmp", errno.EISDIR), ("/etc/passwd", errno.ENOTBLK)):
+        with pytest.raises(OSError, match=f"swap {swap}") as raised:
+            folioswap.Pool("16M", swap=swap)
+        assert raised.value.errno == error and "os error" not in str(raised.value)
+    with pytest.raises(ValueError, match="not UTF-8"):
+        folioswap.Pool("16M", swap=b"/var/tmp/\xff")
+    with open("/dev/zero", "rb") as file, pytest.raises(TypeError, match="scalar"):
+        pool.readinto(file, np.float64(0))
+    pool.to_file(np.zeros(3, "V0"), os.devnull)
+    for shape, value in ((2, [1, 2, 3]), (-1, 0)):
+        with pytest.raises(ValueError):
+            pool.full(shape, value)
     with pytest.raises(MemoryError):
         pool.empty(1 << 60, "u1")
     for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
@@ -388,57 +482,106 @@ def test_a_spawned_child_makes_its_own(pool):
     assert child.exitcode == 0
 
 
-def test_other_threads_run_while_a_file_is_read(pool, tmp_path):
-    with open(tmp_path / "raw", "wb") as file:
-        file.truncate(64 * MIB)
-    os.mkfifo(tmp_path / "gate")
-    ticks, stop = [], threading.Event()
+class OtherThread:
+    """A thread that counts its turns. It has one only where this thread waits without the GIL."""
 
-    def tick():
-        while not stop.is_set():
-            ticks.append(1)
-            time.sleep(0.0005)
+    def __enter__(self):
+        self.turns, self.stop, self.interval = 0, threading.Event(), sys.getswitchinterval()
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+        sys.setswitchinterval(1000)
+        return self
 
-    ticker = threading.Thread(target=tick)
-    ticker.start()
-    before = len(ticks)
-    pool.from_file(tmp_path / "raw", "u1")
-    pool.resize("16M")
-    stop.set()
-    ticker.join()
-    assert len(ticks) > before
+    def run(self):
+        while not self.stop.is_set():
+            self.turns += 1
+            time.sleep(0)
+
+    def __exit__(self, *_):
+        sys.setswitchinterval(self.interval)
+        self.stop.set()
+        self.thread.join()
+
+
+WAITS = {
+    "read": lambda arena, fd, start, len: arena.read(fd, 0, start, len),
+    "write": lambda arena, fd, start, len: arena.write(fd, 0, start, len),
+    "advise": lambda arena, _, start, len: arena.advise(start, len, "willneed"),
+    "cold": lambda arena, _, start, len: arena.advise(start, len, "cold"),
+    "evict": lambda arena, *_: arena.evict(),
+    "stats": lambda arena, *_: arena.stats(),
+    "resize": lambda arena, *_: (arena.resize(16 * MIB), arena.resize(32 * MIB)),
+    "build": lambda *_: folioswap._native.Arena(16 * MIB, ["ram:16M"], "auto", "auto"),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_other_threads_run_while_a_call_waits(pool, tmp_path, name):
+    array = filled(pool, 48)
+    start, work = array.ctypes.data, WAITS[name]
+    pool.to_file(array, tmp_path / "raw")
+    with open(tmp_path / "raw", "r+b") as file, OtherThread() as other:
+        meanwhile = 0
+        for _ in range(100):
+            before = other.turns
+            work(pool._arena, file.fileno(), start, array.nbytes)
+            meanwhile += other.turns - before
+            if meanwhile > 0:
+                break
+    assert meanwhile > 0
+
+
+def test_other_threads_run_while_a_large_array_is_freed(pool):
+    with OtherThread() as other:
+        meanwhile = 0
+        for _ in range(20):
+            array = filled(pool, 80)
+            before = other.turns
+            del array
+            meanwhile += other.turns - before
+    assert meanwhile > 0
+
+
+def is_interrupted(work, after_s=0.3):
+    """Whether Ctrl-C ends this long before its end."""
+    timer = threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    begun = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work()
+        return time.monotonic() - begun < after_s + 5
+    finally:
+        timer.join()
 
 
 def test_control_c_ends_a_long_read(pool, tmp_path):
     with open(tmp_path / "raw", "wb") as file:
         file.truncate(1 << 40)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        pool.from_file(tmp_path / "raw", "u1", 1 << 38)
-    timer.join()
+    assert is_interrupted(lambda: pool.from_file(tmp_path / "raw", "u1", 1 << 38))
 
 
-def test_control_c_ends_a_long_write(pool, tmp_path):
+def test_control_c_ends_a_long_write(pool):
     column = np.broadcast_to(pool.zeros(1 << 20, "u1"), (1 << 20, 1 << 20))
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        pool.to_file(column, "/dev/null")
-    timer.join()
+    assert is_interrupted(lambda: pool.to_file(column, "/dev/null"))
+    whole = pool.zeros(1 << 40, "u1")
+    assert is_interrupted(lambda: pool.to_file(whole, "/dev/null"))
+
+
+def test_control_c_ends_a_long_copy(pool):
+    for shape in (1 << 33, (1, 2, 1 << 32), (1 << 26, 128)):
+        values = np.broadcast_to(np.uint8(0), shape)
+        for order in "CF":
+            assert is_interrupted(lambda: pool.full(shape, values, "u1", order))
+    other = folioswap.Pool("16M").zeros(1 << 33, "u1")
+    assert is_interrupted(lambda: pool.array(other))
 
 
 def test_control_c_ends_a_wait_for_less_ram():
     pool = folioswap.Pool("64M", swap="ram:2M")
     array = pool.empty(48 * MIB, "u1")
     array[:] = np.random.default_rng(7).integers(0, 255, array.size, "u1")
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    begun = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        pool.resize("16M")  # nothing has room on the device: it would wait for 10 s
-    assert time.monotonic() - begun < 8
-    timer.join()
+    assert is_interrupted(lambda: pool.resize("16M"), 0.2)  # nothing has room on the device: it would wait for 10 s
     pool.resize("64M")
 
 
@@ -462,30 +605,15 @@ def test_a_signal_leaves_numpy_its_own_allocator(pool):
 
 @pytest.mark.parametrize("last", ["pool", "array"])
 def test_other_threads_run_while_a_pool_ends(last):
-    ran, stop = [0], threading.Event()
-
-    def run():
-        while not stop.is_set():
-            ran[0] += 1
-            time.sleep(0)
-
-    runner = threading.Thread(target=run)
-    runner.start()
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1000)  # another thread runs only where this one waits
-    meanwhile = 0
-    try:
+    with OtherThread() as other:
+        meanwhile = 0
         for _ in range(20):
             alive = {"pool": folioswap.Pool("16M", swap="ram:64M")}
             alive["array"] = filled(alive["pool"], 8)
             alive = {last: alive[last]} if last == "array" else {last: alive["pool"]}
-            before = ran[0]
+            before = other.turns
             del alive[last]
-            meanwhile += ran[0] - before
-    finally:
-        sys.setswitchinterval(interval)
-        stop.set()
-        runner.join()
+            meanwhile += other.turns - before
     assert meanwhile > 0
 
 

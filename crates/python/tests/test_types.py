@@ -41,9 +41,10 @@ def test_a_type_checker_agrees(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     # The sources: mypy takes no files of an installed package.
     package = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "python", "folioswap")
-    for what in ([str(tmp_path / "program.py")], [package]):
+    strict = ["mypy", "--strict", "--cache-dir", str(tmp_path / "cache")]
+    for command in ([*strict, str(tmp_path / "program.py")], [*strict, package], ["mypy.stubtest", "folioswap._native"]):
         done = subprocess.run(
-            [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), *what],
+            [sys.executable, "-m", *command],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, cwd=tmp_path, check=False,
         )
         assert done.returncode == 0, done.stdout

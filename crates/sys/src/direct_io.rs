@@ -37,6 +37,21 @@ pub enum OpenError {
     System(io::Error),
 }
 
+impl OpenError {
+    /// The kernel's error number. A file system without direct I/O has its EINVAL, a file that is no device ENOTBLK.
+    #[must_use]
+    pub fn number(&self) -> Option<i32> {
+        match self {
+            OpenError::NoDirectIo => Some(libc::EINVAL),
+            OpenError::NotFound => Some(libc::ENOENT),
+            OpenError::NotBlockDevice => Some(libc::ENOTBLK),
+            OpenError::InUse => Some(libc::EBUSY),
+            OpenError::NoSpace => Some(libc::ENOSPC),
+            OpenError::NotPermitted(error) | OpenError::System(error) => error.raw_os_error(),
+        }
+    }
+}
+
 impl From<io::Error> for OpenError {
     fn from(error: io::Error) -> Self {
         match error.raw_os_error() {

@@ -189,6 +189,7 @@ impl ArenaBuilder {
     /// [`Error`] names what is missing and what would help.
     pub fn build(mut self) -> Result<Arena, Error> {
         self.check_budget()?;
+        self.devices = self.devices.into_iter().map(device::check::wherever).collect::<Result<_, _>>()?;
         let topology = &*self.topology.get_or_insert_with(Topology::of_machine);
         let mut devices: Vec<Opened> = if self.devices.is_empty() {
             device::open_defaults()?
@@ -471,7 +472,8 @@ impl Arena {
     /// As [`ArenaBuilder::build`] for the device; [`Error::TooManyDevices`].
     pub fn add_device(&self, device: &(impl Clone + Into<SwapDevice>)) -> Result<(), Error> {
         let engine = &self.running.engine;
-        engine.swap().devices().add(device::open(&device.clone().into(), engine.swap().devices().topology())?)?;
+        let wanted = device::check::wherever(device.clone().into())?;
+        engine.swap().devices().add(device::open(&wanted, engine.swap().devices().topology())?)?;
         engine.swap().slot_work().evacuate(); // a failing device may have content for which there is room now
         self.running.crew.compress();
         Ok(())

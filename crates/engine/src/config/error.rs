@@ -82,6 +82,8 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong, and what would help.
         reason: String,
+        /// The kernel's error number, if it has refused something.
+        number: Option<i32>,
     },
     /// A swap device has less space than requested, or less than one folio.
     #[error("swap {}: {reason}", path.display())]
@@ -90,6 +92,8 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong, and what would help.
         reason: String,
+        /// The kernel's error number, if it has refused something.
+        number: Option<i32>,
     },
     /// A swap device is larger than supported.
     #[error("swap {}: {} is too large: give at most {}", path.display(), Bytes(*.size_bytes), Bytes(*.most_bytes))]

@@ -38,29 +38,43 @@ fn one(wanted: &SwapDevice, topology: &Topology) -> Result<SwapDevice, Error> {
             let available = available_ram();
             if *size > available {
                 let reason = format!("is more than the {} of memory that are free", Bytes(available));
-                return Err(too_small(Path::new(&spec.to_string()), reason));
+                return Err(too_small(Path::new(&spec.to_string()), reason, Some(libc::ENOMEM)));
             }
             spec.clone()
         }
         DeviceSpec::File { path, size } => {
-            let absolute = std::path::absolute(path).map_err(|error| unusable(path, error.to_string()))?;
-            FileDevice::check(&absolute, *size, wanted.force)?;
-            DeviceSpec::File { path: absolute, size: *size }
+            let path = absolute(path)?;
+            FileDevice::check(&path, *size, wanted.force)?;
+            DeviceSpec::File { path, size: *size }
         }
     };
     stated_most(&spec)?;
     Ok(SwapDevice { spec, ..wanted.clone() })
 }
 
+/// The same device, with an absolute path: the program may change its directory before a child opens such a device.
+pub(crate) fn wherever(wanted: SwapDevice) -> Result<SwapDevice, Error> {
+    match wanted.spec {
+        DeviceSpec::File { path, size } => {
+            Ok(SwapDevice { spec: DeviceSpec::File { path: absolute(&path)?, size }, ..wanted })
+        }
+        spec => Ok(SwapDevice { spec, ..wanted }),
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Error> {
+    std::path::absolute(path).map_err(|error| unusable(path, error.to_string(), error.raw_os_error()))
+}
+
 /// Checks that the stated node exists, and that the stated size is large enough.
 pub(super) fn node_and_least(wanted: &SwapDevice, topology: &Topology) -> Result<(), Error> {
     let (path, stated) = stated(&wanted.spec);
     if let Some(node) = wanted.node.filter(|&node| !topology.has(node)) {
-        return Err(unusable(Path::new(&wanted.spec.to_string()), topology.describe_missing(node)));
+        return Err(unusable(Path::new(&wanted.spec.to_string()), topology.describe_missing(node), None));
     }
     match stated {
         Some((size, least, _)) if size < least => {
-            Err(too_small(&path, format!("{} are too few: give at least {}", Bytes(size), Bytes(least))))
+            Err(too_small(&path, format!("{} are too few: give at least {}", Bytes(size), Bytes(least)), None))
         }
         _ => Ok(()),
     }

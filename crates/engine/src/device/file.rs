@@ -43,7 +43,7 @@ impl FileDevice {
     /// Makes an unlinked file in `directory` for the device `path`.
     fn made_in(directory: &Path, path: &Path, limit: Option<u64>, keep: Keep) -> Result<Self, Error> {
         if direct_io::file_system(directory).is_ok_and(|found| found == FileSystem::Tmpfs) {
-            return Err(unusable(path, "lies on tmpfs, which is RAM: name a directory on a disk, or use ram:SIZE"));
+            return Err(unusable(path, "lies on tmpfs, which is RAM: name a directory on a disk, or use ram:SIZE", None));
         }
         let fd = direct_io::unlinked_file(directory).map_err(|error| explain(path, &error))?;
         let ends_at = file_limit::lengthen(fd.as_raw_fd(), limit);
@@ -57,7 +57,8 @@ impl FileDevice {
         let fd = keep(path, fd)?;
         let is_small = |limit: &u64| *limit < Order::HUGE.bytes() as u64;
         if let Some(end) = ends_at.filter(is_small) {
-            return Err(too_small(path, format!("a file can have {} only (ulimit -f)", Bytes(end))));
+            let reason = format!("a file can have {} only (ulimit -f)", Bytes(end));
+            return Err(too_small(path, reason, Some(libc::EFBIG)));
         }
         let limit = limit.into_iter().chain(ends_at).min();
         Ok(FileDevice { fd, path: path.into(), limit, fixed: false, has_from_start: 0, on_first_use: note.into() })
@@ -70,9 +71,9 @@ impl FileDevice {
         device.probe()?;
         if let Some(limit) = limit {
             // The user asked for this size: report a lack of space now rather than while the program runs.
-            device
-                .reserve(0, limit)
-                .map_err(|error| too_small(path, format!("{} are not available: {error}", Bytes(limit))))?;
+            device.reserve(0, limit).map_err(|error| {
+                too_small(path, format!("{} are not available: {error}", Bytes(limit)), error.raw_os_error())
+            })?;
             device.has_from_start = if device.fixed { 0 } else { limit };
         }
         Ok(device)
@@ -90,7 +91,8 @@ impl FileDevice {
         match direct_io::free_bytes(directory) {
             Ok(free) if wanted > free => {
                 let (wanted, free) = (Bytes(wanted), Bytes(free));
-                Err(too_small(path, format!("{wanted} are wanted, but the disk has only {free} free")))
+                let reason = format!("{wanted} are wanted, but the disk has only {free} free");
+                Err(too_small(path, reason, Some(libc::ENOSPC)))
             }
             _ => Ok(()),
         }
@@ -105,7 +107,8 @@ impl FileDevice {
     fn unreserved(path: &Path, limit: Option<u64>, force: bool, keep: Keep) -> Result<Self, Error> {
         if path.is_dir() {
             let shown = path.display();
-            return Err(unusable(path, format!("is a directory: name a file in it, as in {shown}/swap")));
+            let reason = format!("is a directory: name a file in it, as in {shown}/swap");
+            return Err(unusable(path, reason, Some(libc::EISDIR)));
         }
         if path.exists() {
             return Self::block_device(path, limit, force, keep);
@@ -116,10 +119,12 @@ impl FileDevice {
     fn block_device(path: &Path, limit: Option<u64>, force: bool, keep: Keep) -> Result<Self, Error> {
         let (fd, size) = direct_io::block_device(path).map_err(|error| explain(path, &error))?;
         if limit.unwrap_or(Order::HUGE.bytes() as u64) > size {
-            return Err(too_small(path, format!("has only {}", Bytes(size))));
+            return Err(too_small(path, format!("has only {}", Bytes(size)), None));
         }
         let found = if force { Ok(None) } else { signature::find(fd.as_raw_fd(), size) };
-        match found.map_err(|error| unusable(path, format!("its content could not be looked at: {error}")))? {
+        match found.map_err(|error| {
+            unusable(path, format!("its content could not be looked at: {error}"), error.raw_os_error())
+        })? {
             None => {
                 let (fd, limit) = (keep(path, fd)?, Some(limit.unwrap_or(size)));
                 Ok(FileDevice {
@@ -134,7 +139,7 @@ impl FileDevice {
             Some(found) => {
                 let wanted = DeviceSpec::File { path: path.into(), size: limit };
                 let reason = format!("holds {found}, which would be lost; if that is meant, give {wanted},force=yes");
-                Err(unusable(path, reason))
+                Err(unusable(path, reason, None))
             }
         }
     }
@@ -146,7 +151,7 @@ impl FileDevice {
         }
         self.fd
             .with(|fd| direct_io::preallocate(fd, 0, Order::HUGE.bytes() as u64))
-            .map_err(|error| too_small(&self.path, format!("no room for one folio: {error}")))
+            .map_err(|error| too_small(&self.path, format!("no room for one folio: {error}"), error.raw_os_error()))
     }
 }
 
@@ -166,11 +171,13 @@ fn for_now(_path: &Path, fd: OwnedFd) -> Result<Descriptor, Error> {
 }
 
 pub(super) fn hidden(path: &Path, fd: OwnedFd) -> Result<Descriptor, Error> {
-    Descriptor::hidden(fd).map_err(|error| unusable(path, format!("it cannot be kept from the program: {error}")))
+    Descriptor::hidden(fd).map_err(|error| {
+        unusable(path, format!("it cannot be kept from the program: {error}"), error.raw_os_error())
+    })
 }
 
 fn explain(path: &Path, error: &OpenError) -> Error {
-    unusable(path, error.to_string())
+    unusable(path, error.to_string(), error.number())
 }
 
 impl Device for FileDevice {

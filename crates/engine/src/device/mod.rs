@@ -195,7 +195,8 @@ pub(crate) trait Device: Send + Sync {
 /// Directory of the default swap file.
 #[must_use]
 pub fn default_directory() -> PathBuf {
-    std::env::var_os("FOLIOSWAP_DIR").map_or_else(|| PathBuf::from(DEFAULT_DIRECTORY), PathBuf::from)
+    let named = std::env::var_os("FOLIOSWAP_DIR").map_or_else(|| PathBuf::from(DEFAULT_DIRECTORY), PathBuf::from);
+    std::path::absolute(&named).unwrap_or(named)
 }
 
 /// An open device, with its priority and node.
@@ -219,7 +220,7 @@ impl Opened {
     }
 }
 
-/// Opens a device.
+/// Opens a device, whose path is absolute.
 pub(crate) fn open(wanted: &SwapDevice, topology: &Topology) -> Result<Opened, Error> {
     check::node_and_least(wanted, topology)?;
     check::stated_most(&wanted.spec)?;
@@ -232,7 +233,7 @@ pub(crate) fn open(wanted: &SwapDevice, topology: &Topology) -> Result<Opened, E
                 Some(shared) => FileDevice::of_program(path, *size, shared)?,
                 None => FileDevice::open(path, *size, wanted.force)?,
             };
-            let shown = std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string();
+            let shown = path.display().to_string();
             let node = stated(&shown).or_else(|| topology.node_of_device(&shown, device.node()));
             (Box::new(device), node)
         }
@@ -273,10 +274,10 @@ pub(crate) fn open_defaults() -> Result<Vec<Opened>, Error> {
     Ok(files.into_iter().map(opened).collect())
 }
 
-fn unusable(path: &Path, reason: impl Into<String>) -> Error {
-    Error::SwapUnusable { path: path.into(), reason: reason.into() }
+fn unusable(path: &Path, reason: impl Into<String>, number: Option<i32>) -> Error {
+    Error::SwapUnusable { path: path.into(), reason: reason.into(), number }
 }
 
-fn too_small(path: &Path, reason: impl Into<String>) -> Error {
-    Error::SwapTooSmall { path: path.into(), reason: reason.into() }
+fn too_small(path: &Path, reason: impl Into<String>, number: Option<i32>) -> Error {
+    Error::SwapTooSmall { path: path.into(), reason: reason.into(), number }
 }

@@ -102,7 +102,8 @@ def _on_disks(stats: Mapping[str, Any]) -> tuple[int, list[str]]:
     """Bytes that block devices and swap files take, and the directories of the files. A file takes what it has, and of
     what is free on its disk as much as it may still grow: one of a stated size has all of it, and a limit of file sizes
     (ulimit -f) reserves nothing."""
-    room, directories, free, grow = 0, [], {}, {}
+    room, directories = 0, list[str]()
+    free, grow = dict[int, int](), dict[int, int]()
     for device in stats["devices"]:
         if device["name"].startswith(("ram:", "zram:")):
             continue
@@ -113,8 +114,8 @@ def _on_disks(stats: Mapping[str, Any]) -> tuple[int, list[str]]:
         directories.append(directory)
         room += device["reserved_bytes"]
         disk, identity = os.statvfs(directory), os.stat(directory).st_dev
-        blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
-        free[identity] = blocks * disk.f_frsize if disk.f_blocks else _MOST_SHOWN  # some do not tell
+        # Without the reserve for the system: root has it, but not in every container.
+        free[identity] = disk.f_bavail * disk.f_frsize if disk.f_blocks else _MOST_SHOWN  # some do not tell
         most = _MOST_SHOWN if device["size_bytes"] is None else device["size_bytes"] - device["reserved_bytes"]
         grow[identity] = grow.get(identity, 0) + most
     return room + sum(min(free[identity], grow[identity]) for identity in free), directories

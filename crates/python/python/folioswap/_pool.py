@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextvars import ContextVar
@@ -14,7 +15,7 @@ from . import _native
 from ._fit import Fit, fit
 from ._sigbus import keep_in_front
 from ._stats import Stats
-from ._transfer import descriptor_of, is_npy, items_left, npy_header, write_npy, write_parts
+from ._transfer import PART_BYTES, descriptor_of, fill, is_npy, items_left, npy_header, read_parts, write_npy, write_parts
 from ._types import Advice, Array, Memory, Order, Path, Shape, Size, as_array, extent, file_offset, size_bytes
 
 try:
@@ -56,7 +57,9 @@ def _fromfile(file: Any, dtype: Any = float, count: int = -1, sep: str = "", off
     return array
 
 
-_fromfile.__name__ = "fromfile"
+_fromfile.__name__, _fromfile.__doc__ = "fromfile", _numpy_fromfile.__doc__
+# From the start, so that what imports the name later has this one.
+np.fromfile = _fromfile  # type: ignore[assignment]
 
 
 class Pool:
@@ -118,7 +121,6 @@ class Pool:
         self._arena = _native.Arena(size_bytes(memory, _native.budget), devices, str(folio), faults)
         self._handler = self._arena.handler
         if self._arena.faults == "direct":
-            np.fromfile = _fromfile  # type: ignore[assignment]
             keep_in_front()
 
     # ---- arrays ----
@@ -126,7 +128,7 @@ class Pool:
     def empty(self, shape: Shape, dtype: Any = float, order: Order = "C") -> Array:
         """A new array of any content, as `numpy.empty`. Below 64 KiB it is ordinary memory.
 
-        Raises MemoryError where there are no addresses left.
+        Raises MemoryError where there are no addresses left, ValueError for a negative length.
 
         >>> Pool("64M").empty((2, 3)).shape
         (2, 3)
@@ -134,9 +136,9 @@ class Pool:
         return _call_with(self._handler, np.empty, shape, dtype, order)
 
     def zeros(self, shape: Shape, dtype: Any = float, order: Order = "C") -> Array:
-        """A new array of zeros, as `numpy.zeros`. It takes neither RAM nor swap until it is written.
+        """A new array of zeros, as `numpy.zeros`. From 1 MiB on, it takes neither RAM nor swap until it is written.
 
-        Raises MemoryError where there are no addresses left.
+        Raises MemoryError where there are no addresses left, ValueError for a negative length.
 
         >>> Pool("64M").zeros(3)
         array([0., 0., 0.])
@@ -144,24 +146,32 @@ class Pool:
         return _call_with(self._handler, np.zeros, shape, dtype, order)
 
     def full(self, shape: Shape, fill_value: Any, dtype: Any = None, order: Order = "C") -> Array:
-        """A new array that is filled with a value, as `numpy.full`.
+        """A new array that is filled with a value, as `numpy.full`. Ctrl-C ends this between two parts of 64 MiB.
 
-        Raises MemoryError where there are no addresses left.
+        Raises MemoryError where there are no addresses left, ValueError where the value has another shape.
 
         >>> Pool("64M").full(3, 7)
         array([7, 7, 7])
         """
-        return _call_with(self._handler, np.full, shape, fill_value, dtype, order)
+        array = self.empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype, order)
+        fill(array, fill_value)
+        return array
 
     def array(self, object: Any, dtype: Any = None, **options: Any) -> Array:
         """A copy of an array or sequence in the pool, as `numpy.array`. With ``copy=False`` (or ``None`` in NumPy 2) an
-        array that needs no copy is returned itself, wherever it lies.
+        array that needs no copy is returned itself, wherever it lies. Ctrl-C ends the copy of an array between two
+        parts of 64 MiB.
 
         Raises MemoryError where there are no addresses left.
 
         >>> Pool("64M").array([1, 2, 3])
         array([1, 2, 3])
         """
+        is_plain = type(object) is np.ndarray and dtype is None and options.keys() <= {"order"}
+        if is_plain and object.nbytes > PART_BYTES:
+            array = _call_with(self._handler, np.empty_like, object, **options)
+            fill(array, object)
+            return array
         return _call_with(self._handler, np.array, object, dtype, **options)
 
     def buffer(self, size: Size) -> memoryview:
@@ -224,7 +234,8 @@ class Pool:
         array has if the file ends before. Unlike ``file.readinto`` of a plain file it also works in direct mode.
 
         Raises ValueError where the array is not contiguous and writable, holds Python objects or lies in another pool,
-        or the file is not a plain one, such as one of `gzip`; OSError where the file cannot be read.
+        or the file is not a plain one, such as one of `gzip`; TypeError for a scalar; OSError where the file cannot be
+        read.
 
         >>> import tempfile
         >>> pool = Pool("64M")
@@ -234,6 +245,8 @@ class Pool:
         ...     pool.readinto(file, a, offset=2), a
         (4, array([2, 3, 4, 5], dtype=uint8))
         """
+        if isinstance(array, np.generic):
+            raise TypeError("a scalar cannot be filled: give an array")
         return self._read(descriptor_of(file), file_offset(offset), as_array(array))
 
     def to_file(self, array: Memory, path: Path) -> None:
@@ -256,7 +269,7 @@ class Pool:
             if is_npy(path):
                 write_npy(array, file)
                 return
-            if array.flags.c_contiguous and array in self:
+            if array.flags.c_contiguous and array in self and file.seekable():
                 self._arena.write(file.fileno(), 0, *extent(array))
             else:
                 write_parts(array, file)
@@ -267,7 +280,12 @@ class Pool:
         if array.dtype.hasobject:
             raise ValueError("an array of Python objects cannot be read")
         start, length = extent(array)
-        return self._arena.read(descriptor, offset, start, length) if length else 0
+        try:
+            return self._arena.read(descriptor, offset, start, length) if length else 0
+        except OSError as error:
+            if error.errno != errno.ESPIPE:
+                raise
+        return read_parts(descriptor, offset, array)
 
     # ---- NumPy's own allocations ----
 
@@ -342,6 +360,8 @@ class Pool:
     def prefetch(self, array: Memory) -> None:
         """Reads an array or view in the background, as far as half of the budget goes. Returns at once.
 
+        Raises ValueError where the array is not in this pool, TypeError where it is none.
+
         >>> pool = Pool("64M")
         >>> pool.prefetch(pool.zeros((1000, 1000))[100:200])
         """
@@ -349,6 +369,8 @@ class Pool:
 
     def cold(self, array: Memory) -> None:
         """Lets an array or view leave RAM first, and starts writing it. Ctrl-C ends this between two parts of 64 MiB.
+
+        Raises ValueError where the array is not in this pool, TypeError where it is none.
 
         >>> pool = Pool("64M")
         >>> pool.cold(pool.zeros((1000, 1000)))
@@ -424,6 +446,8 @@ class Pool:
         measure
             Whether to measure the disk of the first swap file: writes and reads 64 MiB there once, in about 0.1 s. A
             swap device that is a block device is not measured.
+
+        Raises ValueError for a negative length, TypeError where the shape is none.
 
         >>> fit = Pool("64M").fits((1000, 1000), "f4", measure=False)
         >>> bool(fit), fit.bytes

@@ -13,8 +13,11 @@ from ._types import Array, Order, Path
 
 _MAGIC = b"\x93NUMPY"
 
-#: Bytes that `write_parts` copies at a time.
+#: Bytes that `write_parts` and `read_parts` copy at a time.
 _PIECE_BYTES = 1 << 20
+
+#: Bytes that `fill` copies at a time.
+PART_BYTES = 64 << 20
 
 
 def is_npy(path: Path) -> bool:
@@ -68,9 +71,41 @@ def npy_header(file: Any) -> tuple[tuple[int, ...], Order, Any, int]:
     return shape, "F" if fortran else "C", dtype, file.tell()
 
 
+def read_parts(descriptor: int, offset: int, array: Array) -> int:
+    """Fills a contiguous array from what has no places, such as a pipe, by way of a small buffer. Skips `offset` bytes.
+    Returns the bytes read. Between two pieces as in `write_parts`."""
+    target = array.reshape(-1, order="A").view(np.uint8)
+    at = -offset
+    while at < array.nbytes:
+        piece = os.read(descriptor, min(_PIECE_BYTES, -at if at < 0 else array.nbytes - at))
+        if not piece:
+            break
+        if at >= 0:
+            target[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+        at += len(piece)
+    return max(0, at)
+
+
+def fill(array: Array, values: Any) -> None:
+    """Copies values, broadcast, into an array whose items lie in order, as `numpy.copyto`. Between two parts other
+    threads run, and a signal such as that of Ctrl-C is handled."""
+    if array.nbytes <= PART_BYTES:
+        np.copyto(array, values, casting="unsafe")
+        return
+    values = np.broadcast_to(values, array.shape)
+    axis = 0 if array.flags.c_contiguous else array.ndim - 1
+    step = PART_BYTES * array.shape[axis] // array.nbytes
+    for start in range(0, array.shape[axis], max(1, step)):
+        part = slice(start, start + step) if step else start
+        index = (part, ...) if axis == 0 else (..., part)
+        fill(array[index], values[index])
+
+
 def write_parts(array: Array, file: Any) -> None:
     """Writes any array by way of a small buffer. Between two pieces other threads
     run, and a signal such as that of Ctrl-C is handled."""
+    if not array.nbytes:
+        return
     items = max(1, _PIECE_BYTES // array.itemsize)
     flags: Any = ["external_loop", "buffered", "zerosize_ok"]
     for piece in np.nditer(array, flags=flags, order="C", buffersize=items):
