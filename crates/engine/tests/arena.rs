@@ -4,10 +4,10 @@ mod words;
 
 use std::sync::Barrier;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use folioswap::{Advice, Arena, ArenaVec, DeviceSpec, Error, FaultMode, FolioSize, Mapping, Order, SwapIn};
-use folioswap_core::{FaultKind, Phase};
+use folioswap_core::{FaultKind, PIECE, Phase};
 use words::{check, fill};
 
 const MIB: usize = 1 << 20;
@@ -138,6 +138,28 @@ fn advice_changes_no_content_but_what_is_not_needed() {
         region.advise(hole.clone(), Advice::DontNeed);
         assert!(region[hole.clone()].iter().all(|&byte| byte == 0));
         assert!(region[..hole.start].iter().chain(&region[hole.end..]).all(|&byte| byte == 7));
+    }
+}
+
+#[test]
+fn what_is_wanted_soon_is_read_before_it_is_touched() {
+    for folio in [FolioSize::Auto, FolioSize::Fixed(Order::HUGE), FolioSize::Fixed(PIECE)] {
+        let swap = DeviceSpec::Ram { size: 128 << 20 };
+        let arena = Arena::builder().memory(32 << 20).device(swap).folio(folio).build().unwrap();
+        let mut words = ArenaVec::<u64>::zeroed(&arena, 96 * MIB / 8).unwrap();
+        fill(&mut words, 1);
+        let first = words.as_ptr() as usize;
+        let read = || arena.stats().swapped_in_bytes;
+        for (round, at) in [0, 32 * MIB, 64 * MIB].into_iter().enumerate() {
+            let before = read();
+            arena.raw().advise(first + at, 12 * MIB, Advice::WillNeed);
+            let begun = Instant::now();
+            while read() - before < 10 * MIB as u64 {
+                assert!(begun.elapsed() < Duration::from_secs(20), "{folio}, {round}: {} bytes", read() - before);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        check(&words, 1);
     }
 }
 

@@ -45,7 +45,8 @@ impl PyArena {
             .folio(folio.parse::<FolioSize>().map_err(invalid)?)
             .faults(faults.parse::<FaultMode>().map_err(invalid)?);
         for device in swap {
-            let device = device.to_str().ok_or_else(|| invalid(format!("swap {}: its name is not UTF-8", device.display())))?;
+            let device =
+                device.to_str().ok_or_else(|| invalid(format!("swap {}: its name is not UTF-8", device.display())))?;
             builder = builder.device(device.parse::<SwapDevice>().map_err(invalid)?);
         }
         let arena = py.detach(|| builder.build().and_then(|arena| arena.inherit().map(|()| arena))).map_err(raised)?;

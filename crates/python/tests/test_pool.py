@@ -522,7 +522,7 @@ def test_other_threads_run_while_a_call_waits(pool, tmp_path, name):
     pool.to_file(array, tmp_path / "raw")
     with open(tmp_path / "raw", "r+b") as file, OtherThread() as other:
         meanwhile = 0
-        for _ in range(100):
+        for _ in range(3000):
             before = other.turns
             work(pool._arena, file.fileno(), start, array.nbytes)
             meanwhile += other.turns - before

@@ -43,7 +43,11 @@ impl FileDevice {
     /// Makes an unlinked file in `directory` for the device `path`.
     fn made_in(directory: &Path, path: &Path, limit: Option<u64>, keep: Keep) -> Result<Self, Error> {
         if direct_io::file_system(directory).is_ok_and(|found| found == FileSystem::Tmpfs) {
-            return Err(unusable(path, "lies on tmpfs, which is RAM: name a directory on a disk, or use ram:SIZE", None));
+            return Err(unusable(
+                path,
+                "lies on tmpfs, which is RAM: name a directory on a disk, or use ram:SIZE",
+                None,
+            ));
         }
         let fd = direct_io::unlinked_file(directory).map_err(|error| explain(path, &error))?;
         let ends_at = file_limit::lengthen(fd.as_raw_fd(), limit);
@@ -171,9 +175,8 @@ fn for_now(_path: &Path, fd: OwnedFd) -> Result<Descriptor, Error> {
 }
 
 pub(super) fn hidden(path: &Path, fd: OwnedFd) -> Result<Descriptor, Error> {
-    Descriptor::hidden(fd).map_err(|error| {
-        unusable(path, format!("it cannot be kept from the program: {error}"), error.raw_os_error())
-    })
+    Descriptor::hidden(fd)
+        .map_err(|error| unusable(path, format!("it cannot be kept from the program: {error}"), error.raw_os_error()))
 }
 
 fn explain(path: &Path, error: &OpenError) -> Error {

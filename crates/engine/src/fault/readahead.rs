@@ -3,11 +3,13 @@
 //!
 //! Readahead takes free frames or those of clean folios, and leaves reclaim's reserve alone. If there are none, it
 //! first maps what it has read; then it gives up, and the fault reads the folio. Some blocks are left out, the first of
-//! a window too, as probes ([`OrderChoice`](folioswap_core::OrderChoice)). A split block is gathered into one folio if
-//! the policy permits. Otherwise its folios are read as they are, contiguous slots in one read.
+//! a window too, as probes ([`OrderChoice`](folioswap_core::OrderChoice)). What the program has asked for is no guess:
+//! it has no marker and no probes, and waits for reclaim. A split block is gathered into one folio if the policy
+//! permits. Otherwise its folios are read as they are, contiguous slots in one read.
 
 use std::collections::VecDeque;
 use std::io;
+use std::time::{Duration, Instant};
 
 use folioswap_core::{Ahead, BlockId, CpuId, FrameId, List, Order, SlotId, State};
 
@@ -16,6 +18,7 @@ use crate::device::checksum;
 use crate::engine::Engine;
 use crate::fault::gather::gather;
 use crate::fault::runs::{self, Arrival};
+use crate::memory::demand::Awaited;
 use crate::memory::frames::Prepared;
 use crate::memory::map_error::MapError;
 use crate::process::fatal::{self, EndOnPanic};
@@ -25,6 +28,9 @@ use crate::state::faults::Window;
 use crate::swap::health::SwapInError;
 use crate::swap::health::Trouble;
 use crate::swap::transfer::{DEPTH, Direction, Transfers};
+
+/// How long what the program has asked for waits for frames, each block.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A block being read as one folio: locked, with frames taken.
 struct Incoming<'t> {
@@ -88,54 +94,112 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
     if counts.available() < counts.watermarks.high {
         engine.ram().reclaim_wanted().signal();
     }
-    for index in window.blocks.start.index()..window.blocks.end.index() {
-        let id = BlockId::from_index(index);
-        let marker = window.marker == Some(id);
-        reads.collect();
-        // Reclaim frees frames while the reads in flight end.
-        while !reads.in_flight.has_room() || (!reads.is_empty() && !has_spare_frames(engine)) {
-            finish(engine, reads, true);
-        }
-        if engine.stopping() {
-            return;
-        }
-        let _pass = match engine.gate().try_enter(thread) {
-            Some(pass) => pass,
-            None => {
-                // The thread that closes the gate waits for those inside, and they may wait for a folio that is being
-                // read.
-                finish_all(engine, reads);
-                engine.gate().enter(thread)
+    for id in BlockId::each(window.blocks.clone()) {
+        let mut patience = Patience::new(engine);
+        loop {
+            reads.collect();
+            // Reclaim frees frames while the reads in flight end.
+            while !reads.in_flight.has_room() || (!reads.is_empty() && !has_spare_frames(engine)) {
+                finish(engine, reads, true);
             }
-        };
-        let Some(mut block) = engine.try_lock(id) else { continue };
-        if engine.policy().probes(&block) {
-            continue;
-        }
-        if block.order() < Order::HUGE {
-            while finish(engine, reads, false) {}
-            report(read_split(engine, &mut block, marker, window));
-            continue;
-        }
-        match block.state(0) {
-            _ if block.is_sealed(0) => {}
-            State::Swapped(slot) => {
-                if !start(engine, reads, block, slot, marker, window.cpu) {
-                    return;
-                }
-                finish(engine, reads, false);
+            if engine.stopping() {
+                return;
             }
-            State::Standby(frame) if !marker => restore(&mut block, 0, frame),
-            State::Resident(_) if marker => mark(engine, &mut block, 0),
-            _ => {}
+            match read_block(engine, reads, thread, window, id) {
+                Met::All => break,
+                Met::Part if window.marker.is_some() => break,
+                Met::None if window.marker.is_some() => return,
+                Met::Part | Met::None => {}
+            }
+            finish_all(engine, reads);
+            if !patience.outlasts() {
+                return;
+            }
         }
     }
+}
+
+/// What there were frames for.
+enum Met {
+    All,
+    /// Some folios of a split block.
+    Part,
+    None,
+}
+
+fn read_block<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, window: &Window, id: BlockId) -> Met {
+    let marker = window.marker == Some(id);
+    let _pass = match engine.gate().try_enter(thread) {
+        Some(pass) => pass,
+        None => {
+            // The thread that closes the gate waits for those inside, and they may wait for a folio that is being
+            // read.
+            finish_all(engine, reads);
+            engine.gate().enter(thread)
+        }
+    };
+    let Some(mut block) = engine.try_lock(id) else { return Met::All };
+    if window.marker.is_some() && engine.policy().probes(&block) {
+        return Met::All;
+    }
+    if block.order() < Order::HUGE {
+        while finish(engine, reads, false) {}
+        return match read_split(engine, &mut block, marker, window) {
+            Ok(()) if block.order() < Order::HUGE && has_more(&block) => Met::Part,
+            read => {
+                report(read);
+                Met::All
+            }
+        };
+    }
+    match block.state(0) {
+        _ if block.is_sealed(0) => {}
+        State::Swapped(slot) => {
+            if !start(engine, reads, block, slot, marker, window.cpu) {
+                return Met::None;
+            }
+            finish(engine, reads, false);
+        }
+        State::Standby(frame) if !marker => restore(&mut block, 0, frame),
+        State::Resident(_) if marker => mark(engine, &mut block, 0),
+        _ => {}
+    }
+    Met::All
+}
+
+/// Whether folios of a split block are on a device that could be read.
+fn has_more(block: &Block<'_>) -> bool {
+    let is_out = |index| matches!(block.state(index), State::Swapped(_));
+    (0..block.nr_folios()).any(|index| is_out(index) && !block.is_sealed(index * block.order().nr_pages()))
 }
 
 /// Whether there are frames for a block besides reclaim's reserve.
 fn has_spare_frames(engine: &Engine) -> bool {
     let counts = engine.ram().zones().counts();
     counts.available() >= counts.watermarks.min + Order::HUGE.nr_pages()
+}
+
+/// A wait for the frames of a block.
+struct Patience<'e> {
+    engine: &'e Engine,
+    begun: Option<(Instant, Awaited<'e>)>,
+    seen: u32,
+}
+
+impl<'e> Patience<'e> {
+    fn new(engine: &'e Engine) -> Self {
+        Patience { engine, begun: None, seen: engine.ram().frame_freed().now() }
+    }
+
+    /// Waits until reclaim has freed a frame. `false`: [`PATIENCE`] is over.
+    fn outlasts(&mut self) -> bool {
+        let ram = self.engine.ram();
+        let (begun, _) = self.begun.get_or_insert_with(|| (Instant::now(), ram.demand().await_frames(Order::HUGE)));
+        let Some(left) = PATIENCE.checked_sub(begun.elapsed()) else { return false };
+        ram.frame_freed().wait_for(self.seen, left);
+        self.seen = ram.frame_freed().now();
+        true
+    }
 }
 
 /// Prints a read error. The block stays swapped, and the thread that touches it gets the error too.

@@ -169,7 +169,7 @@ class Pool:
         """
         is_plain = type(object) is np.ndarray and dtype is None and options.keys() <= {"order"}
         if is_plain and object.nbytes > PART_BYTES:
-            array = _call_with(self._handler, np.empty_like, object, **options)
+            array: Array = _call_with(self._handler, np.empty_like, object, **options)
             fill(array, object)
             return array
         return _call_with(self._handler, np.array, object, dtype, **options)
