@@ -84,3 +84,8 @@ pub use state::compactor::CompactionMeans;
 pub use swap::attached::Frees;
 pub use swap::health::{DeviceErrors, DeviceState};
 pub use swap::info::DeviceInfo;
+
+/// The example in README, which is compiled and run with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
