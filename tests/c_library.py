@@ -6,6 +6,7 @@ AddressSanitizer. Prints PASS, FAIL and SKIP lines."""
 import glob
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,24 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CAPI = os.path.join(ROOT, "crates", "capi")
 LIMIT_S = 100
+# The name by which programs look for the shared library.
+SONAME = "libfolioswap.so.0"
 failures = 0
+
+
+def verdict(what, wrong):
+    """Prints whether a check has passed, and before it what is wrong, if anything is."""
+    global failures
+    if wrong:
+        failures += 1
+        print(*wrong, sep="\n")
+    print(f"{'FAIL' if wrong else 'PASS'} {what}", flush=True)
+
+
+def text_of(path):
+    """The text of a file, by its path in the C library's folder."""
+    with open(os.path.join(CAPI, path), encoding="utf-8") as file:
+        return file.read()
 
 
 def run(what, command, wanted="", **options):
@@ -37,29 +55,75 @@ def run(what, command, wanted="", **options):
     return None
 
 
+def prototypes(header):
+    """The functions of a header as they stand there, each on one line, by their names."""
+    header = re.sub(r"/\*.*?\*/|//[^\n]*", " ", header, flags=re.S)
+    found = re.findall(r"^([a-z][\w ]*[ *]+)(folioswap_\w+)(\([^;{]*\);)", header, re.M)
+    return {name: re.sub(r"\s+", " ", result + name + arguments) for result, name, arguments in found}
+
+
 def names_agree(library):
-    """The header, the symbol map, the man page and the library know the same functions."""
-    global failures
-    def words(path, pattern):
-        with open(os.path.join(CAPI, path), encoding="utf-8") as file:
-            return set(re.findall(pattern, file.read()))
-    exported = words("folioswap.map", r"(folioswap_\w+);")
-    header = words("include/folioswap.h", r"(folioswap_\w+)\((?!const folioswap \*pool\) noexcept)")
-    header = {name for name in header if not name.endswith("_stats") or name == "folioswap_get_stats"}
+    """The header, the symbol map, the man page, the sources and the library have the same functions."""
+    exported = set(re.findall(r"(folioswap_\w+);", text_of("folioswap.map")))
     sources = set()
     for name in os.listdir(os.path.join(CAPI, "src")):
-        sources |= words(os.path.join("src", name), r'extern "C" fn (folioswap_\w+)')
-    manual = words("man/folioswap.3", r"(folioswap_\w+)\(")
+        sources |= set(re.findall(r'extern "C" fn (folioswap_\w+)', text_of(os.path.join("src", name))))
     table = subprocess.run(["nm", "-D", "--defined-only", library], stdout=subprocess.PIPE, text=True, check=True).stdout
-    in_library = set(re.findall(r"T (folioswap_\w+)@@FOLIOSWAP_0\.1", table))
     foreign = [line for line in table.splitlines() if " T " in line and "folioswap_" not in line]
     archive = subprocess.run(["nm", "-g", "--defined-only", library[: -len("so")] + "a"], stdout=subprocess.PIPE, text=True, check=True)
-    in_archive = set(re.findall(r"^[0-9a-f]+ \w (\w+)$", archive.stdout, re.M))
-    sides = {"sources": sources, "header": header & exported | header - header, "manual": manual, "library": in_library, "archive": in_archive}
+    sides = {
+        "sources": sources,
+        "header": set(prototypes(text_of("include/folioswap.h"))),
+        "manual": set(manual_prototypes()),
+        "library": set(re.findall(r"T (folioswap_\w+)@@FOLIOSWAP_0\.1", table)),
+        "archive": set(re.findall(r"^[0-9a-f]+ \w (\w+)$", archive.stdout, re.M)),
+    }
     wrong = [f"{side}: {sorted(names ^ exported)}" for side, names in sides.items() if names != exported] + foreign
-    if wrong:
-        failures += 1
-    print(f"FAIL names: {wrong}" if wrong else f"PASS names: {len(exported)} functions, each versioned", flush=True)
+    verdict(f"names: {len(exported)} functions, each versioned", wrong)
+
+
+def manual_prototypes():
+    """The functions of the man page's synopsis, as `prototypes` gives them."""
+    synopsis = text_of("man/folioswap.3").split(".SH SYNOPSIS")[1].split(".SH")[0]
+    macros = [shlex.split(line) for line in synopsis.splitlines() if line.startswith((".B ", ".BI "))]
+    return prototypes("\n".join((" " if macro == ".B" else "").join(words) for macro, *words in macros))
+
+
+def manual_is_complete():
+    """The man page has the header's prototypes, and says something about each function, value and member."""
+    header, manual = text_of("include/folioswap.h"), text_of("man/folioswap.3")
+    ours, theirs = prototypes(header), manual_prototypes()
+    wrong = [f"{ours.get(name)} in the header, {theirs.get(name)} in the man page" for name in sorted(ours | theirs) if ours.get(name) != theirs.get(name)]
+    described = manual.split(".SH DESCRIPTION")[1]
+    wrong += [f"the man page does not explain {name}" for name in ours if f".TP\n.BR {name} ()\n" not in described]
+    for kind, body in declarations(header).items():
+        if kind.startswith("enum "):
+            names = [value.split("=")[0] for value in body if value != "FOLIOSWAP_OK=0"]
+            wrong += [f"the man page does not explain {name}" for name in names if f".TP\n.B {name}\n" not in described]
+        elif kind.startswith("struct "):
+            section = described.split(f".SS Members of {kind.split()[1]}\n")[-1].split(".SS")[0]
+            explained = {word for line in re.findall(r"\.TP\n\.IR? (.*)", section) for word in re.findall(r"\w+", line)}
+            members = {re.search(r"(\w+)(\[\d+\])?$", member)[1] for member in struct_members(header, kind.split()[1])}
+            wrong += [f"{kind}: {sorted(explained ^ members)}"] if explained != members else []
+    verdict("the man page explains every function, value and member", wrong)
+
+
+def struct_members(header, name):
+    """The members of a structure as the header declares them."""
+    header = re.sub(r"/\*.*?\*/", " ", header, flags=re.S)
+    body = re.search(r"struct " + name + r" \{(.*?)\}", header, re.S)[1]
+    return [member.strip() for member in body.split(";") if member.strip()]
+
+
+def manual_has_no_warnings():
+    """The formatter has nothing to say about the man page. It ends with 0 also where it warns."""
+    if not shutil.which("man"):
+        print("SKIP man page: man is missing (apt-get install man-db)")
+        return
+    command = ["man", "--warnings=w", "-l", os.path.join(CAPI, "man", "folioswap.3")]
+    shown = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}, check=False)
+    wrong = shown.stderr.splitlines() + ([] if "FOLIOSWAP_LOST" in shown.stdout else ["it is cut short"])
+    verdict("man page: no warnings", wrong if wrong or shown.returncode == 0 else [f"status {shown.returncode}"])
 
 
 def declarations(header):
@@ -77,25 +141,44 @@ def declarations(header):
     return found
 
 
-def header_agrees_with_cbindgen():
+def cbindgen(target):
+    """A cbindgen that knows this edition of Rust: the system's, or one that is built for these tests (20 s on 2 cores).
+    None where neither can be had."""
+    ours = os.path.join(target, "tools", "bin", "cbindgen")
+    for program in ("cbindgen", ours):
+        if shutil.which(program):
+            version = subprocess.run([program, "--version"], stdout=subprocess.PIPE, text=True, check=False).stdout
+            if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) >= (0, 27):
+                return program
+    # What the build leaves behind goes to a temporary folder.
+    environment = {key: value for key, value in os.environ.items() if key != "CARGO_TARGET_DIR"}
+    command = ["cargo", "install", "-q", "cbindgen", "--debug", "--locked", "--version", "~0.29", "--root", os.path.join(target, "tools")]
+    try:
+        built = subprocess.run(
+            ["timeout", str(LIMIT_S), *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=environment, check=False,
+        )
+        reason = built.stdout.strip() or f"status {built.returncode}"
+    except FileNotFoundError:
+        reason = "there is no cargo"
+    if os.path.exists(ours):
+        return ours
+    print(f"SKIP cbindgen: it cannot be built here: {reason.splitlines()[-1]}")
+    return None
+
+
+def header_agrees_with_cbindgen(target):
     """folioswap.h declares what cbindgen would generate from the sources: types, members and values."""
-    global failures
-    version = subprocess.run(["cbindgen", "--version"], stdout=subprocess.PIPE, text=True, check=False).stdout if shutil.which("cbindgen") else "none"
-    if version == "none" or tuple(int(part) for part in version.split()[1].split(".")[:2]) < (0, 27):
-        print(f"SKIP cbindgen: 0.27 or later is needed, here is {version.strip()} (cargo install cbindgen)")
+    program = cbindgen(target)
+    if program is None:
         return
-    generated = run("cbindgen", ["cbindgen", "-q", "--config", os.path.join(CAPI, "cbindgen.toml"), CAPI])
+    generated = run("cbindgen", [program, "-q", "--config", os.path.join(CAPI, "cbindgen.toml"), CAPI])
     if generated is None:
         return
-    with open(os.path.join(CAPI, "include", "folioswap.h"), encoding="utf-8") as file:
-        ours = declarations(file.read())
-    theirs = declarations(generated)
+    ours, theirs = declarations(text_of("include/folioswap.h")), declarations(generated)
     differ = [f"{name}: {ours.get(name)} and {theirs.get(name)}" for name in sorted(ours | theirs) if ours.get(name) != theirs.get(name)]
     functions = sum(" " not in name for name in ours)
-    if differ or functions < 20:
-        failures += 1
-        print("\n".join(differ))
-    print(f"{'FAIL' if differ or functions < 20 else 'PASS'} the header is cbindgen's: {functions} functions", flush=True)
+    verdict(f"the header is cbindgen's: {functions} functions", differ if functions else ["no functions"])
 
 
 # The packages of Debian 12 with AddressSanitizer's runtime.
@@ -123,10 +206,13 @@ def with_compiler(compiler, prefix, scratch):
         ("sort", [compiler, "-std=c11", "-Wpedantic", *flags, f"{examples}/sort.c"], shared, [["32"]]),
         ("sort-asan", [compiler, "-std=c11", "-fsanitize=address", *flags, f"{examples}/sort.c"], shared, [["32"]]),
         ("resource", [plus, "-std=c++17", *flags, f"{examples}/resource.cpp"], shared, [[]]),
+        ("resource-no-rtti", [plus, "-std=c++17", "-fno-rtti", *flags, f"{examples}/resource.cpp"], shared, [[]]),
+        ("resource-asan", [plus, "-std=c++17", "-fsanitize=address", *flags, f"{examples}/resource.cpp"], shared, [[]]),
     ]
-    builds.append(("resource-no-rtti", [plus, "-std=c++17", "-fno-rtti", *flags, f"{examples}/resource.cpp"], shared, [[]]))
     if os.path.exists("/usr/include/jemalloc/jemalloc.h"):
-        builds.append(("jemalloc", [compiler, "-std=c11", *flags, f"{examples}/jemalloc.c"], ["-ljemalloc", *shared], [[]]))
+        jemalloc = [compiler, "-std=c11", *flags, f"{examples}/jemalloc.c"]
+        builds.append(("jemalloc", jemalloc, ["-ljemalloc", *shared], [[]]))
+        builds.append(("jemalloc-asan", [*jemalloc, "-fsanitize=address"], ["-ljemalloc", *shared], [[]]))
     else:
         print("SKIP jemalloc: not installed (apt-get install libjemalloc-dev)")
     has_asan = has_sanitizer(compiler, scratch)
@@ -164,6 +250,52 @@ def beside_another(prefix, scratch):
             run(f"beside another Rust library: {name}", [program], "right")
 
 
+def by_pkg_config(prefix, scratch, environment):
+    """Programs are built with what pkg-config says and nothing else: against the shared library, and against the static
+    one where there is no shared one."""
+    if not shutil.which("pkg-config"):
+        print("SKIP pkg-config: not installed (apt-get install pkg-config)")
+        return
+    alone = os.path.join(scratch, "static")
+    os.mkdir(alone)
+    shutil.copy(os.path.join(prefix, "lib", "libfolioswap.a"), alone)
+    about = {**environment, "PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig"}
+    for kind, options in (("shared", []), ("static", ["--static", f"--define-variable=libdir={alone}"])):
+        said = run(f"pkg-config, {kind}", ["pkg-config", *options, "--cflags", "--libs", "folioswap"], "-lfolioswap", env=about)
+        if said is None:
+            continue
+        program = os.path.join(scratch, f"by-pkg-config-{kind}")
+        command = ["cc", os.path.join(CAPI, "examples", "sort.c"), "-o", program, *said.split()]
+        if run(f"as pkg-config says, {kind}: links", command) is None:
+            continue
+        run(f"as pkg-config says, {kind}", [program, "32"], "right", env={**environment, "LD_LIBRARY_PATH": f"{prefix}/lib"})
+        needed = subprocess.run(["readelf", "-d", program], stdout=subprocess.PIPE, text=True, check=True).stdout
+        verdict(f"as pkg-config says, {kind}: needs", [] if (SONAME in needed) == (kind == "shared") else [needed])
+
+
+def documented_examples():
+    """The C examples of README and the man page: where each is, and its lines."""
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
+        yield from ((f"README, example {nr}", text) for nr, text in enumerate(re.findall(r"^```c\n(.*?)^```", file.read(), re.M | re.S), 1))
+    examples = text_of("man/folioswap.3").split(".SH EXAMPLES\n")[1].split(".SH")[0]
+    shown = re.findall(r"^\.nf\n(.*?)^\.fi", examples, re.M | re.S)
+    yield from ((f"man page, example {nr}", text.replace("\\-", "-").replace("\\e", "\\")) for nr, text in enumerate(shown, 1))
+
+
+def with_documented_examples(prefix, scratch):
+    """Compiles each as the begin of a program, which then uses what it has made."""
+    found = list(documented_examples())
+    verdict("README and the man page have C examples", [] if {what.split(",")[0] for what, _ in found} == {"README", "man page"} else [found])
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{prefix}/include", f"-L{prefix}/lib", f"-Wl,-rpath,{prefix}/lib"]
+    for what, text in found:
+        program = os.path.join(scratch, re.sub(r"\W+", "-", what))
+        with open(f"{program}.c", "w", encoding="utf-8") as file:
+            file.write("#include <err.h>\n#include <folioswap.h>\n#include <stdio.h>\n#include <string.h>\n\nint main(void) {\n")
+            file.write(f'{text}\nmemset(memory, 1, 4096);\nfolioswap_close(pool);\nputs("right");\nreturn 0;\n}}\n')
+        if run(f"{what}: compiles", ["cc", *flags, f"{program}.c", "-o", program, "-lfolioswap"]) is not None:
+            run(what, [program], "right")
+
+
 def install_compilers():
     """In CI, as root: gets clang and jemalloc. What cannot be had is skipped below."""
     if os.environ.get("CI") and os.geteuid() == 0 and shutil.which("apt-get") and not shutil.which("clang"):
@@ -182,13 +314,12 @@ def main():
             return 1
         library = os.path.join(prefix, "lib", "libfolioswap.so")
         names_agree(library)
-        header_agrees_with_cbindgen()
-        run("soname", ["readelf", "-d", library], "SONAME")
-        if shutil.which("pkg-config"):
-            about = {**environment, "PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig"}
-            run("pkg-config", ["pkg-config", "--cflags", "--libs", "folioswap"], "-lfolioswap", env=about)
-        if shutil.which("man"):
-            run("man page", ["man", "--warnings", "-l", os.path.join(CAPI, "man", "folioswap.3")], "FOLIOSWAP")
+        manual_is_complete()
+        manual_has_no_warnings()
+        header_agrees_with_cbindgen(os.path.dirname(os.path.dirname(os.path.abspath(archive))))
+        run("soname", ["readelf", "-d", library], f"Library soname: [{SONAME}]")
+        by_pkg_config(prefix, scratch, environment)
+        with_documented_examples(prefix, scratch)
         beside_another(prefix, scratch)
         for compiler in ("gcc", "clang"):
             if shutil.which(compiler):

@@ -2,7 +2,8 @@
  *
  * A pool has a budget of RAM and swap devices. Its memory is swapped in when it is touched and swapped out when it is
  * cold, in huge pages. Every function may be called by any number of threads at once. Functions that return int return
- * 0 or a folioswap_error, and leave a sentence in folioswap_message().
+ * 0 or a folioswap_error, and leave a sentence in folioswap_message(); folioswap_is_monitored returns 0 or 1. The
+ * allocator returns NULL on failure, sets errno, and leaves no sentence.
  *
  * Link with `pkg-config --cflags --libs folioswap`.
  */
@@ -97,7 +98,8 @@ void folioswap_close(folioswap *pool);
 /* Maps `len` zeroed bytes, aligned to 2 MiB. They take neither RAM nor swap until they are written. */
 int folioswap_map(const folioswap *pool, size_t len, void **addr);
 
-/* Unmaps what folioswap_map returned, as a whole. */
+/* Unmaps what folioswap_map returned, as a whole. FOLIOSWAP_INVALID: `addr` is something else, a block of the allocator
+ * for example. */
 int folioswap_unmap(const folioswap *pool, void *addr);
 
 /* Advises how a range of the pool's memory will be used (an enum folioswap_advice). Only FOLIOSWAP_DONTNEED changes
@@ -113,7 +115,7 @@ int folioswap_prefetch(const folioswap *pool, const void *addr, size_t len);
 int folioswap_hold(const folioswap *pool, const void *addr, size_t len);
 void folioswap_release(const folioswap *pool, const void *addr, size_t len);
 
-/* Whether a thread of the pool resolves faults (monitor), so that system calls work on its memory. */
+/* 1: a thread of the pool resolves faults (monitor), so that system calls work on its memory. 0: direct mode. */
 int folioswap_is_monitored(const folioswap *pool);
 
 /* Changes the budget. After shrinking it, waits until the surplus has left RAM, 10 seconds at most. */
@@ -123,8 +125,11 @@ int folioswap_resize(const folioswap *pool, uint64_t memory);
 int folioswap_get_stats(const folioswap *pool, folioswap_stats *stats);
 int folioswap_get_device(const folioswap *pool, size_t index, folioswap_device *device);
 
-/* The allocator: as malloc and its like. Blocks of 1 MiB and more are mappings of their own (about 10 us), smaller ones
- * share chunks (about 100 ns). NULL: no addresses are left. `alignment` is a power of two up to 2 MiB. */
+/* The allocator: as malloc and its like. Blocks of 1 MiB and more have pages of their own (about 10 us), smaller ones
+ * share chunks (about 100 ns). `alignment` is a power of two up to 2 MiB. NULL: errno is ENOMEM (no addresses are left)
+ * or EINVAL (an argument is not valid).
+ * Do not mix blocks with memory of folioswap_map: given the address that it returned, folioswap_realloc fails with
+ * EINVAL, folioswap_free unmaps the memory, and folioswap_usable_size returns its length. */
 void *folioswap_malloc(const folioswap *pool, size_t size);
 void *folioswap_calloc(const folioswap *pool, size_t count, size_t size);
 void *folioswap_aligned_alloc(const folioswap *pool, size_t alignment, size_t size);

@@ -1,6 +1,7 @@
-//! The allocator: blocks of any size in a pool, as `malloc` and its like give them.
+//! The allocator: blocks of any size in a pool, as `malloc` and its like give them. A function that returns NULL sets
+//! errno, and leaves no message.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, null_mut};
 
 use crate::folioswap;
@@ -8,12 +9,22 @@ use crate::folioswap;
 /// The alignment of `malloc`.
 const ALIGNMENT: usize = 16;
 
-fn pointer(block: Option<NonNull<u8>>) -> *mut c_void {
-    block.map_or(null_mut(), |block| block.as_ptr().cast())
+/// The largest alignment that can be asked for.
+const MOST_ALIGNMENT: usize = 2 << 20;
+
+/// NULL, with this error number in errno.
+fn null(errno: c_int) -> *mut c_void {
+    // SAFETY: the calling thread's own errno, which is valid while the thread lives.
+    unsafe { libc::__errno_location().write(errno) };
+    null_mut()
 }
 
-/// Allocates `size` bytes in the pool, aligned to 16. NULL: there are no addresses left. Blocks of 1 MiB and more are
-/// mappings of their own.
+fn pointer(block: Option<NonNull<u8>>) -> *mut c_void {
+    block.map_or_else(|| null(libc::ENOMEM), |block| block.as_ptr().cast())
+}
+
+/// Allocates `size` bytes in the pool, aligned to 16. NULL: there are no addresses left (ENOMEM). Blocks of 1 MiB and
+/// more take whole pages of their own.
 ///
 /// # Safety
 /// `pool` is open.
@@ -29,55 +40,67 @@ pub unsafe extern "C" fn folioswap_malloc(pool: *const folioswap, size: usize) -
 /// `pool` is open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn folioswap_calloc(pool: *const folioswap, count: usize, size: usize) -> *mut c_void {
-    let Some(bytes) = count.checked_mul(size) else { return null_mut() };
+    let Some(bytes) = count.checked_mul(size) else { return null(libc::ENOMEM) };
     // SAFETY: the caller's promise.
     pointer(unsafe { &(*pool).heap }.allocate_zeroed(bytes, ALIGNMENT))
 }
 
-/// Allocates `size` bytes aligned to `alignment`, a power of two up to 2 MiB.
+/// Allocates `size` bytes aligned to `alignment`, a power of two up to 2 MiB. Of another alignment: NULL (EINVAL).
 ///
 /// # Safety
 /// `pool` is open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn folioswap_aligned_alloc(pool: *const folioswap, alignment: usize, size: usize) -> *mut c_void {
+    if !alignment.is_power_of_two() || alignment > MOST_ALIGNMENT {
+        return null(libc::EINVAL);
+    }
     // SAFETY: the caller's promise.
     pointer(unsafe { &(*pool).heap }.allocate(size, alignment))
 }
 
-/// Resizes a block, which may move. NULL: there is no memory, and the block is as before. A NULL block is allocated.
-/// Keeps an alignment of 16.
+/// Resizes a block, which may move. NULL: there are no addresses left (ENOMEM), or the block is a mapping of
+/// `folioswap_map` (EINVAL); it is as before. A NULL block is allocated. Keeps an alignment of 16.
 ///
 /// # Safety
-/// `pool` is open, and the block is its or NULL.
+/// `pool` is open, and the block is its, a mapping of it, or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn folioswap_realloc(pool: *const folioswap, block: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: the caller's promise.
-    let heap = unsafe { &(*pool).heap };
+    let pool = unsafe { &*pool };
     match NonNull::new(block.cast()) {
+        Some(block) if pool.is_mapping(block) => null(libc::EINVAL),
         // SAFETY: the caller's promise.
-        Some(block) => pointer(unsafe { heap.resize(block, size, ALIGNMENT) }),
-        None => pointer(heap.allocate(size, ALIGNMENT)),
+        Some(block) => pointer(unsafe { pool.heap.resize(block, size, ALIGNMENT) }),
+        None => pointer(pool.heap.allocate(size, ALIGNMENT)),
     }
 }
 
-/// Frees a block. NULL is fine.
+/// Frees a block. NULL is fine. A mapping of `folioswap_map` is unmapped.
 ///
 /// # Safety
-/// `pool` is open, and the block is its and not used any more, or NULL.
+/// `pool` is open, and the block is its, or a mapping of it, and not used any more, or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn folioswap_free(pool: *const folioswap, block: *mut c_void) {
-    if let Some(block) = NonNull::new(block.cast()) {
-        // SAFETY: the caller's promise.
-        unsafe { (*pool).heap.release(block) }
+    let Some(block) = NonNull::new(block.cast::<u8>()) else { return };
+    // SAFETY: the caller's promise.
+    let pool = unsafe { &*pool };
+    // SAFETY: the caller gives up what it is. Only mappings begin where a mapping does.
+    if !unsafe { pool.mappings.unmap(block.as_ptr()) } {
+        // SAFETY: a block, which the caller gives up.
+        unsafe { pool.heap.release(block) }
     }
 }
 
-/// Bytes of a block that can be used: as many as were asked for, or a few more. 0 for NULL.
+/// Bytes of a block, or a mapping, that can be used: as many as were asked for, or a few more. 0 for NULL.
 ///
 /// # Safety
-/// `pool` is open, and the block is its or NULL.
+/// `pool` is open, and the block is its, a mapping of it, or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn folioswap_usable_size(pool: *const folioswap, block: *const c_void) -> usize {
+    let Some(block) = NonNull::new(block.cast_mut().cast()) else { return 0 };
     // SAFETY: the caller's promise.
-    NonNull::new(block.cast_mut().cast()).map_or(0, |block| unsafe { (*pool).heap.usable(block) })
+    let pool = unsafe { &*pool };
+    let heap = if pool.is_mapping(block) { &pool.mappings } else { &pool.heap };
+    // SAFETY: a block of this heap (the caller's promise).
+    unsafe { heap.usable(block) }
 }

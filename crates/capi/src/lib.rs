@@ -2,7 +2,8 @@
 //!
 //! Every function may be called by any number of threads at once. A pool is boxed memory that `folioswap_open` hands
 //! out and `folioswap_close` frees; in between C has shared references only. Functions that can fail return a
-//! [`folioswap_error`] and leave a sentence for their thread (`message`). No function unwinds: a panic aborts.
+//! [`folioswap_error`] and leave a sentence for their thread (`message`); the allocator returns NULL and sets errno. No
+//! function unwinds: a panic aborts.
 
 #![allow(non_camel_case_types)]
 
@@ -11,6 +12,7 @@ mod message;
 mod stats;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::NonNull;
 
 use ::folioswap::{Advice, Arena, ArenaHeap, FaultMode, FolioSize, RawSpace, SwapDevice, parse_memory};
 
@@ -18,6 +20,9 @@ pub use heap::*;
 use message::{fail, failed};
 pub use message::{folioswap_error, folioswap_error_text, folioswap_message};
 pub use stats::{folioswap_device, folioswap_get_device, folioswap_get_stats, folioswap_stats};
+
+/// The alignment of mappings.
+const MAPPING_ALIGNMENT: usize = 2 << 20;
 
 /// A pool: a budget of RAM, swap devices, and the memory that is paged between them.
 pub struct folioswap {
@@ -77,6 +82,11 @@ impl folioswap {
     fn has(&self, start: usize, len: usize) -> bool {
         let range = start..start.saturating_add(len);
         self.mappings.contains(&range) || self.heap.contains(&range)
+    }
+
+    /// Whether a mapping of `folioswap_map` begins here. Costs blocks nothing: few begin where a mapping could.
+    fn is_mapping(&self, block: NonNull<u8>) -> bool {
+        (block.as_ptr() as usize).is_multiple_of(MAPPING_ALIGNMENT) && self.mappings.owns(block.as_ptr())
     }
 }
 
@@ -201,7 +211,8 @@ pub unsafe extern "C" fn folioswap_map(pool: *const folioswap, len: usize, addr:
     }
 }
 
-/// Unmaps what `folioswap_map` returned, as a whole.
+/// Unmaps what `folioswap_map` returned, as a whole. FOLIOSWAP_INVALID: no mapping begins there, but a block of the
+/// allocator perhaps.
 ///
 /// # Safety
 /// `pool` is open, and the memory is not used any more.

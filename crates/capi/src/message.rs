@@ -41,6 +41,8 @@ pub(crate) fn fail(error: folioswap_error, message: impl std::fmt::Display) -> f
 /// The code for an error of the engine, whose sentence is left for the thread.
 pub(crate) fn failed(error: Error) -> folioswap_error {
     let code = match &error {
+        Error::BadLength(0) => FOLIOSWAP_INVALID,
+        // Of other lengths: longer than all addresses.
         Error::NoAddresses { .. } | Error::BadLength(_) | Error::NoMemoryToLock { .. } | Error::LockLimit { .. } => {
             FOLIOSWAP_NO_MEMORY
         }

@@ -17,7 +17,9 @@
 //! # Ok::<(), folioswap::Error>(())
 //! ```
 //!
-//! Collections that take an allocator (`allocator-api2`), such as hashbrown's, take an [`ArenaHeap`].
+//! Collections that take an allocator (`allocator-api2`), such as hashbrown's, take an [`ArenaHeap`]. What takes its
+//! memory from the global allocator only, such as bumpalo's `Bump`, needs one that asks an [`ArenaHeap`]:
+//! `examples/bumpalo.rs` has it.
 //!
 //! A fault costs about 5 us if the folio is still in RAM, otherwise a read of the device. Sequential accesses are
 //! served by readahead. `ARCHITECTURE.md` in the repository tells how memory is swapped in and out.
@@ -82,3 +84,8 @@ pub use state::compactor::CompactionMeans;
 pub use swap::attached::Frees;
 pub use swap::health::{DeviceErrors, DeviceState};
 pub use swap::info::DeviceInfo;
+
+/// The example in README, which is compiled and run with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

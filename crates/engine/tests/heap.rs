@@ -73,7 +73,15 @@ fn blocks_of_all_sizes_keep_their_content() {
     assert!(!heap.owns((&raw const heap).cast()));
 }
 
-/// Makes a block, which has to move to grow, and checks that it is its own.
+#[test]
+fn an_empty_block_is_known() {
+    let heap = ArenaHeap::new(&arena());
+    let empty = heap.allocate(0, 16).unwrap();
+    check(&heap, &(empty, 0, 16, 0));
+    // SAFETY: the block is this heap's, and given up.
+    unsafe { heap.release(empty) };
+}
+
 #[test]
 fn sizes_that_cannot_be_are_refused_and_change_nothing() {
     let heap = ArenaHeap::new(&arena());
@@ -91,6 +99,7 @@ fn sizes_that_cannot_be_are_refused_and_change_nothing() {
     }
 }
 
+/// Makes a block, which has to move to grow, and checks that it is its own.
 fn move_about(heap: &ArenaHeap, turn: usize) {
     let (first, wall) = (heap.allocate(LARGE_BYTES, 16).unwrap(), heap.allocate(LARGE_BYTES, 16).unwrap());
     // SAFETY: blocks of this heap and thread; the old address is forgotten, and each is given up once.

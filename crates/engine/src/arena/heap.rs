@@ -249,9 +249,10 @@ impl Inner {
         Held { _small: self.small(), _large: self.large() }
     }
 
+    /// Notes where a block is. An empty one has its first address, too.
     fn note(&self, start: usize, len: usize) {
         self.lowest.fetch_min(start, Ordering::Relaxed);
-        self.highest.fetch_max(start.saturating_add(len), Ordering::Relaxed);
+        self.highest.fetch_max(start.saturating_add(len.max(1)), Ordering::Relaxed);
     }
 
     fn allocate(&self, size: usize, align: usize, zeroed: bool) -> Option<NonNull<u8>> {
