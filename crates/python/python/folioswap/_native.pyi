@@ -1,11 +1,15 @@
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, TypeVar, final
 
 _Result = TypeVar("_Result")
 
+__all__ = [
+    "Arena", "__version__", "begin", "budget", "call_behind", "call_with", "get_handler", "set_handler", "show", "size",
+]
 __version__: str
 
+@final
 class Arena:
-    def __init__(self, memory: int, swap: list[str], folio: str, faults: str) -> None: ...
+    def __new__(cls, memory: int, swap: list[str], folio: str, faults: str) -> Arena: ...
     @property
     def handler(self) -> Any: ...
     @property
