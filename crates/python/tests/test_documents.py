@@ -1,5 +1,6 @@
 """What the documents show works: the README's example, and the notebook."""
 
+import ast
 import json
 import os
 import re
@@ -34,12 +35,21 @@ def test_the_example_of_a_readme(document):
     assert int(run(example.replace("pool.empty", "pool.zeros") + checks).splitlines()[-1]) > 300 << 20
 
 
+def shown(source):
+    """The code of a cell. If it ends with an expression, its value is shown."""
+    tree = ast.parse(source)
+    if tree.body and isinstance(tree.body[-1], ast.Expr):
+        tree.body[-1].value = ast.Call(ast.Name("show", ast.Load()), [tree.body[-1].value], [])
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
 def test_the_notebook():
     for library in ("pandas", "sklearn"):
         pytest.importorskip(library)
     with open(os.path.join(ROOT, "docs", "arrays.ipynb"), encoding="utf-8") as file:
         cells = [cell for cell in json.load(file)["cells"] if cell["cell_type"] == "code"]
     assert sum(bool(cell["outputs"]) for cell in cells) >= 5  # it is shown with its figures
-    code = "\n".join("".join(cell["source"]) for cell in cells)
+    code = "def show(value):\n    getattr(value, '_repr_html_', value.__repr__)()\n"
+    code += "\n".join(shown("".join(cell["source"])) for cell in cells)
     printed = run(code + "\nprint(pool.stats()['swapped_out_bytes'] > 2 * pool.memory)")
     assert printed.splitlines()[-1] == "True"
