@@ -66,6 +66,8 @@ def main():
         good &= expect("failure is the exit status", result.returncode == 1, result.returncode)
     counts = count("test result: FAILED. 3 passed; 1 failed; 2 ignored; 0 measured\nSKIP: no root\n", 101)
     good &= expect("cargo's counts are read", (counts.passed, counts.failed, counts.skips) == (3, 1, ["no root"]))
+    counts = count("FAIL a: why\ntest b::c ... FAILED\nPASS d\n", 1)
+    good &= expect("what failed is noted by name", counts.failures == ["a: why", "b::c ... FAILED"], counts.failures)
     marked = "test a - should panic ... ok\n---- a stdout ----\nthread 'a' panicked at x\n"
     other = "---- b stdout ----\nthread 'b' panicked at y\n"
     good &= expect("a panic that a test provokes is exempt", panics(marked) == [] and panics(other, ["b"]) == [])

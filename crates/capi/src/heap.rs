@@ -9,8 +9,8 @@ use crate::folioswap;
 /// The alignment of `malloc`.
 const ALIGNMENT: usize = 16;
 
-/// The largest alignment that can be asked for.
-const MOST_ALIGNMENT: usize = 2 << 20;
+/// The largest alignment that can be asked for, and that of mappings.
+pub(crate) const MOST_ALIGNMENT: usize = ::folioswap::Order::HUGE.bytes();
 
 /// NULL, with this error number in errno.
 fn null(errno: c_int) -> *mut c_void {

@@ -21,9 +21,6 @@ use message::{fail, failed};
 pub use message::{folioswap_error, folioswap_error_text, folioswap_message};
 pub use stats::{folioswap_device, folioswap_get_device, folioswap_get_stats, folioswap_stats};
 
-/// The alignment of mappings.
-const MAPPING_ALIGNMENT: usize = 2 << 20;
-
 /// A pool: a budget of RAM, swap devices, and the memory that is paged between them.
 pub struct folioswap {
     arena: Arena,
@@ -84,9 +81,9 @@ impl folioswap {
         self.mappings.contains(&range) || self.heap.contains(&range)
     }
 
-    /// Whether a mapping of `folioswap_map` begins here. Costs blocks nothing: few begin where a mapping could.
+    /// Whether a mapping of `folioswap_map` begins here. Cheap for blocks: few are aligned to 2 MiB.
     fn is_mapping(&self, block: NonNull<u8>) -> bool {
-        (block.as_ptr() as usize).is_multiple_of(MAPPING_ALIGNMENT) && self.mappings.owns(block.as_ptr())
+        (block.as_ptr() as usize).is_multiple_of(heap::MOST_ALIGNMENT) && self.mappings.owns(block.as_ptr())
     }
 }
 

@@ -22,10 +22,15 @@ thread_local! {
 /// Calls `work` with this thread's blocks in the arena. What it allocates must be freed before it returns: outside, a
 /// block is taken for the system's.
 fn paged<R>(work: impl FnOnce() -> R) -> R {
+    struct Ends;
+    impl Drop for Ends {
+        fn drop(&mut self) {
+            PAGED.set(false);
+        }
+    }
     PAGED.set(true);
-    let answer = work();
-    PAGED.set(false);
-    answer
+    let _ends = Ends; // after a panic, too
+    work()
 }
 
 struct Paged;

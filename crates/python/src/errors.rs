@@ -29,7 +29,7 @@ pub(crate) fn raised(error: Error) -> PyErr {
     }
 }
 
-/// An `OSError`, or the class of it that Python has for this number. Python says the number itself.
+/// An `OSError`, or the class of it that Python has for this number. Python prints the number, so the text omits it.
 pub(crate) fn numbered(number: Option<i32>, text: &str) -> PyErr {
     match number {
         Some(number) => PyOSError::new_err((number, text.replace(&format!(" (os error {number})"), ""))),

@@ -195,7 +195,8 @@ unsafe extern "C" fn realloc(context: *mut c_void, block: *mut c_void, size: usi
         let moved = malloc(context, size);
         if !moved.is_null() {
             moved.cast::<u8>().copy_from_nonoverlapping(old.as_ptr(), before.min(size));
-            free(context, block, before);
+            // With the GIL: the array has the old address yet.
+            if owned { heap.release(old) } else { libc::free(block) }
         }
         moved
     }
@@ -204,7 +205,8 @@ unsafe extern "C" fn realloc(context: *mut c_void, block: *mut c_void, size: usi
 /// The size that NumPy states may be another than what was asked for, so the address decides.
 unsafe extern "C" fn free(context: *mut c_void, block: *mut c_void, _: usize) {
     let Some(owned) = NonNull::new(block.cast::<u8>()) else { return };
-    // SAFETY: as in `malloc`; NumPy gives up the block, which is the heap's or the C library's.
+    // SAFETY: as in `malloc`; NumPy gives up the block, which is the heap's or the C library's. It calls this attached,
+    // and its array holds the capsule, and so the heap, until this has returned.
     unsafe {
         let heap = heap(context);
         if !heap.owns(owned.as_ptr()) {
@@ -212,7 +214,7 @@ unsafe extern "C" fn free(context: *mut c_void, block: *mut c_void, _: usize) {
         } else if heap.usable(owned) < LONG_TO_FREE_BYTES {
             heap.release(owned);
         } else {
-            let owned = owned.as_ptr() as usize; // a pointer may not go where Python is not
+            let owned = owned.as_ptr() as usize; // `detach` takes values that are Send
             Python::assume_attached().detach(|| heap.release(NonNull::new_unchecked(owned as *mut u8)));
         }
     }

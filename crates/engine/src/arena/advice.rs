@@ -34,9 +34,6 @@ pub enum Advice {
 /// Blocks without content that are looked at in one go.
 const BLOCKS_AT_ONCE: usize = 64;
 
-/// Blocks per readahead window when a whole range is requested.
-const WINDOW: usize = 8;
-
 /// Blocks whose wish is noted in one go.
 const WISHES: usize = 64;
 
@@ -44,7 +41,8 @@ const WISHES: usize = 64;
 pub(crate) fn follow(engine: &Engine, blocks: Range<usize>, advice: Advice) {
     match advice {
         Advice::Normal | Advice::DontNeed => {}
-        Advice::WillNeed | Advice::Sequential => will_need(engine, blocks),
+        Advice::WillNeed => read(engine, blocks, true),
+        Advice::Sequential => read(engine, blocks, false),
         Advice::Random => keep(engine, blocks),
         Advice::Cold => cold(engine, blocks),
         Advice::HugePage => wish(engine, blocks, Wish::Whole),
@@ -52,15 +50,13 @@ pub(crate) fn follow(engine: &Engine, blocks: Range<usize>, advice: Advice) {
     }
 }
 
-/// Queues a range to be read in the background.
-fn will_need(engine: &Engine, blocks: Range<usize>) {
+/// Queues a range to be read in the background. `is_asked`: it waits for frames.
+fn read(engine: &Engine, blocks: Range<usize>, is_asked: bool) {
     let _blocked = signals::block_all(); // a handler's fault might queue a window too
     // Reading more than the frames that can be spared would only evict what was just read.
     let end = blocks.end.min(blocks.start + engine.ram().budget_blocks() / 2);
-    for start in (blocks.start..end).step_by(WINDOW) {
-        let blocks = BlockId::from_index(start)..BlockId::from_index(end.min(start + WINDOW));
-        engine.faults().reads().push(Window { blocks, marker: None, backward: false, cpu: current_cpu() });
-    }
+    let blocks = BlockId::from_index(blocks.start)..BlockId::from_index(end);
+    engine.faults().reads().push(Window { blocks, marker: None, is_asked, backward: false, cpu: current_cpu() });
 }
 
 /// Makes folios of a range the oldest in RAM.

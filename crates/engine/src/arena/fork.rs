@@ -91,7 +91,7 @@ impl Running {
         let swap = self.engine.swap();
         let mut opened: Vec<_> = self.wanted.iter().filter_map(device::open_in_child).collect();
         if self.wanted.is_empty() {
-            match device::open_defaults() {
+            match device::open_defaults(&self.directory) {
                 Ok(devices) => opened.extend(devices.into_iter().map(Ok)),
                 Err(error) => opened.push(Err(error)),
             }

@@ -17,6 +17,7 @@ mod touch;
 pub(crate) mod tuning;
 pub(crate) mod usage;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -189,10 +190,10 @@ impl ArenaBuilder {
     /// [`Error`] names what is missing and what would help.
     pub fn build(mut self) -> Result<Arena, Error> {
         self.check_budget()?;
-        self.devices = self.devices.into_iter().map(device::check::wherever).collect::<Result<_, _>>()?;
+        self.devices = self.devices.into_iter().map(device::check::with_absolute_path).collect::<Result<_, _>>()?;
         let topology = &*self.topology.get_or_insert_with(Topology::of_machine);
         let mut devices: Vec<Opened> = if self.devices.is_empty() {
-            device::open_defaults()?
+            device::open_defaults(&device::default_directory())?
         } else {
             self.devices.iter().map(|wanted| device::open(wanted, topology)).collect::<Result<_, _>>()?
         };
@@ -216,7 +217,8 @@ impl ArenaBuilder {
         }
         let crew = Crew::new(Arc::clone(&engine), mode, frees)?;
         let raw = RawSpace::new(Arc::clone(&engine), mode);
-        let running = Running { engine, mode, mapping, wanted, crew, pid: std::process::id().into(), raw };
+        let directory = device::default_directory();
+        let running = Running { engine, mode, mapping, wanted, directory, crew, pid: std::process::id().into(), raw };
         running.crew.begin()?;
         if !waits {
             running.crew.work();
@@ -317,6 +319,8 @@ struct Running {
     mapping: Mapping,
     /// The devices as they were asked for.
     wanted: Vec<SwapDevice>,
+    /// Where files lie if none was.
+    directory: PathBuf,
     crew: Arc<Crew>,
     /// Whose threads these are.
     pid: AtomicU32,
@@ -472,7 +476,7 @@ impl Arena {
     /// As [`ArenaBuilder::build`] for the device; [`Error::TooManyDevices`].
     pub fn add_device(&self, device: &(impl Clone + Into<SwapDevice>)) -> Result<(), Error> {
         let engine = &self.running.engine;
-        let wanted = device::check::wherever(device.clone().into())?;
+        let wanted = device::check::with_absolute_path(device.clone().into())?;
         engine.swap().devices().add(device::open(&wanted, engine.swap().devices().topology())?)?;
         engine.swap().slot_work().evacuate(); // a failing device may have content for which there is room now
         self.running.crew.compress();

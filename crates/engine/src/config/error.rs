@@ -82,7 +82,7 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong, and what would help.
         reason: String,
-        /// The kernel's error number, if it has refused something.
+        /// The error number that fits, if one does.
         number: Option<i32>,
     },
     /// A swap device has less space than requested, or less than one folio.
@@ -92,7 +92,7 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong, and what would help.
         reason: String,
-        /// The kernel's error number, if it has refused something.
+        /// The error number that fits, if one does.
         number: Option<i32>,
     },
     /// A swap device is larger than supported.

@@ -53,7 +53,7 @@ fn one(wanted: &SwapDevice, topology: &Topology) -> Result<SwapDevice, Error> {
 }
 
 /// The same device, with an absolute path: the program may change its directory before a child opens such a device.
-pub(crate) fn wherever(wanted: SwapDevice) -> Result<SwapDevice, Error> {
+pub(crate) fn with_absolute_path(wanted: SwapDevice) -> Result<SwapDevice, Error> {
     match wanted.spec {
         DeviceSpec::File { path, size } => {
             Ok(SwapDevice { spec: DeviceSpec::File { path: absolute(&path)?, size }, ..wanted })

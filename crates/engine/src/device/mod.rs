@@ -261,10 +261,10 @@ pub(crate) fn open_in_child(wanted: &SwapDevice) -> Option<Result<Opened, Error>
 /// Most files of an arena that was given no device.
 const MOST_DEFAULTS: usize = 16;
 
-/// The devices of an arena that was given none: an unlinked file in [`default_directory`], or several if the limit of
-/// file sizes ends each of them.
-pub(crate) fn open_defaults() -> Result<Vec<Opened>, Error> {
-    let open = || FileDevice::unlinked_in(&default_directory(), None);
+/// The devices of an arena that was given none: an unlinked file in `directory`, or several if the limit of file sizes
+/// ends each of them.
+pub(crate) fn open_defaults(directory: &Path) -> Result<Vec<Opened>, Error> {
+    let open = || FileDevice::unlinked_in(directory, None);
     let mut files = vec![open()?];
     while files[0].limit.is_some() && files.len() < MOST_DEFAULTS {
         let Ok(file) = open() else { break };

@@ -363,6 +363,7 @@ impl<'e> Fault<'e> {
         for window in advice.windows.iter() {
             self.engine.faults().reads().push(Window {
                 marker: Some(advice.marker(window)),
+                is_asked: false,
                 backward: advice.backward,
                 blocks: window.clone(),
                 cpu: current_cpu(),

@@ -4,8 +4,8 @@
 //! Readahead takes free frames or those of clean folios, and leaves reclaim's reserve alone. If there are none, it
 //! first maps what it has read; then it gives up, and the fault reads the folio. Some blocks are left out, the first of
 //! a window too, as probes ([`OrderChoice`](folioswap_core::OrderChoice)). What the program has asked for is no guess:
-//! it has no marker and no probes, and waits for reclaim. A split block is gathered into one folio if the policy
-//! permits. Otherwise its folios are read as they are, contiguous slots in one read.
+//! it has no probes, and waits for reclaim, by turns with other windows. A split block is gathered into one folio if
+//! the policy permits. Otherwise its folios are read as they are, contiguous slots in one read.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,8 +29,11 @@ use crate::swap::health::SwapInError;
 use crate::swap::health::Trouble;
 use crate::swap::transfer::{DEPTH, Direction, Transfers};
 
-/// How long what the program has asked for waits for frames, each block.
+/// How long a block that the program has asked for waits for frames.
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Blocks of a window that are read before other windows have their turn.
+const AT_ONCE: usize = 8;
 
 /// A block being read as one folio: locked, with frames taken.
 struct Incoming<'t> {
@@ -88,13 +91,15 @@ pub(crate) fn run(engine: &Engine) {
     finish_all(engine, &mut reads);
 }
 
+/// Reads the first blocks of a window, and queues the rest.
 fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, window: &Window) {
     // Reclaim begins with the window, not when the window has used its frames up.
     let counts = engine.ram().zones().counts();
     if counts.available() < counts.watermarks.high {
         engine.ram().reclaim_wanted().signal();
     }
-    for id in BlockId::each(window.blocks.clone()) {
+    let end = window.blocks.end.index().min(window.blocks.start.index() + AT_ONCE);
+    for id in BlockId::each(window.blocks.start..BlockId::from_index(end)) {
         let mut patience = Patience::new(engine);
         loop {
             reads.collect();
@@ -106,28 +111,32 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
                 return;
             }
             match read_block(engine, reads, thread, window, id) {
-                Met::All => break,
-                Met::Part if window.marker.is_some() => break,
-                Met::None if window.marker.is_some() => return,
-                Met::Part | Met::None => {}
+                Outcome::Done => break,
+                Outcome::Partial if !window.is_asked => break,
+                Outcome::NoFrames if !window.is_asked => return,
+                Outcome::Partial | Outcome::NoFrames => {}
             }
             finish_all(engine, reads);
-            if !patience.outlasts() {
+            if !patience.wait_for_frame() {
                 return;
             }
         }
     }
+    if end < window.blocks.end.index() {
+        let blocks = BlockId::from_index(end)..window.blocks.end;
+        engine.faults().reads().push(Window { blocks, ..window.clone() });
+    }
 }
 
-/// What there were frames for.
-enum Met {
-    All,
-    /// Some folios of a split block.
-    Part,
-    None,
+/// What became of a block. The last two: frames were short.
+enum Outcome {
+    Done,
+    /// Some folios of a split block were read.
+    Partial,
+    NoFrames,
 }
 
-fn read_block<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, window: &Window, id: BlockId) -> Met {
+fn read_block<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, window: &Window, id: BlockId) -> Outcome {
     let marker = window.marker == Some(id);
     let _pass = match engine.gate().try_enter(thread) {
         Some(pass) => pass,
@@ -138,17 +147,17 @@ fn read_block<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, window
             engine.gate().enter(thread)
         }
     };
-    let Some(mut block) = engine.try_lock(id) else { return Met::All };
-    if window.marker.is_some() && engine.policy().probes(&block) {
-        return Met::All;
+    let Some(mut block) = engine.try_lock(id) else { return Outcome::Done };
+    if !window.is_asked && engine.policy().probes(&block) {
+        return Outcome::Done;
     }
     if block.order() < Order::HUGE {
         while finish(engine, reads, false) {}
         return match read_split(engine, &mut block, marker, window) {
-            Ok(()) if block.order() < Order::HUGE && has_more(&block) => Met::Part,
+            Ok(()) if block.order() < Order::HUGE && has_more(&block) => Outcome::Partial,
             read => {
                 report(read);
-                Met::All
+                Outcome::Done
             }
         };
     }
@@ -156,7 +165,7 @@ fn read_block<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, window
         _ if block.is_sealed(0) => {}
         State::Swapped(slot) => {
             if !start(engine, reads, block, slot, marker, window.cpu) {
-                return Met::None;
+                return Outcome::NoFrames;
             }
             finish(engine, reads, false);
         }
@@ -164,7 +173,7 @@ fn read_block<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, window
         State::Resident(_) if marker => mark(engine, &mut block, 0),
         _ => {}
     }
-    Met::All
+    Outcome::Done
 }
 
 /// Whether folios of a split block are on a device that could be read.
@@ -192,7 +201,7 @@ impl<'e> Patience<'e> {
     }
 
     /// Waits until reclaim has freed a frame. `false`: [`PATIENCE`] is over.
-    fn outlasts(&mut self) -> bool {
+    fn wait_for_frame(&mut self) -> bool {
         let ram = self.engine.ram();
         let (begun, _) = self.begun.get_or_insert_with(|| (Instant::now(), ram.demand().await_frames(Order::HUGE)));
         let Some(left) = PATIENCE.checked_sub(begun.elapsed()) else { return false };

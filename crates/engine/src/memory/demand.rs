@@ -42,6 +42,7 @@ impl Demand {
         self.reclaim_wanted.forget_waiters();
         self.background.forget_waiters();
         self.frame_freed.forget_waiters();
+        self.nr_awaited.store(0, Ordering::Relaxed);
     }
 
     /// Signalled when frames run short: wakes reclaim. The thread that asks for it may be the one that starts reclaim

@@ -115,9 +115,12 @@ impl Lost {
 const QUEUE: usize = 256;
 
 /// Blocks to be read. In the marker's block, the folio that the stream meets first stays unmapped.
+#[derive(Clone)]
 pub(crate) struct Window {
     pub blocks: Range<BlockId>,
     pub marker: Option<BlockId>,
+    /// The program has asked for it, so it is no guess.
+    pub is_asked: bool,
     pub backward: bool,
     /// The CPU on which they will be used.
     pub cpu: CpuId,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import functools
+import io
 import os
 import stat
 from contextvars import ContextVar
@@ -29,7 +31,8 @@ _set_handler, _call_with = _native.set_handler, _native.call_with
 #: The pools that `with pool:` has entered in this thread or task, innermost last, each with the handler before it.
 _entered: ContextVar[tuple[tuple[Pool, Any], ...]] = ContextVar("folioswap_entered", default=())
 
-_numpy_fromfile: Any = np.fromfile
+# Not this module's own, when it is loaded again.
+_numpy_fromfile: Any = getattr(np.fromfile, "__wrapped__", np.fromfile)
 
 
 def _fromfile(file: Any, dtype: Any = float, count: int = -1, sep: str = "", offset: int = 0, **options: Any) -> Any:
@@ -57,7 +60,7 @@ def _fromfile(file: Any, dtype: Any = float, count: int = -1, sep: str = "", off
     return array
 
 
-_fromfile.__name__, _fromfile.__doc__ = "fromfile", _numpy_fromfile.__doc__
+functools.update_wrapper(_fromfile, _numpy_fromfile)
 # From the start, so that what imports the name later has this one.
 np.fromfile = _fromfile  # type: ignore[assignment]
 
@@ -159,17 +162,17 @@ class Pool:
 
     def array(self, object: Any, dtype: Any = None, **options: Any) -> Array:
         """A copy of an array or sequence in the pool, as `numpy.array`. With ``copy=False`` (or ``None`` in NumPy 2) an
-        array that needs no copy is returned itself, wherever it lies. Ctrl-C ends the copy of an array between two
-        parts of 64 MiB.
+        array that needs no copy is returned itself, wherever it lies. Without other options, Ctrl-C ends the copy of an
+        array between two parts of 64 MiB.
 
         Raises MemoryError where there are no addresses left.
 
         >>> Pool("64M").array([1, 2, 3])
         array([1, 2, 3])
         """
-        is_plain = type(object) is np.ndarray and dtype is None and options.keys() <= {"order"}
+        is_plain = isinstance(object, np.ndarray) and dtype is None and options.keys() <= {"order"}
         if is_plain and object.nbytes > PART_BYTES:
-            array: Array = _call_with(self._handler, np.empty_like, object, **options)
+            array: Array = _call_with(self._handler, np.empty_like, object, subok=False, **options)
             fill(array, object)
             return array
         return _call_with(self._handler, np.array, object, dtype, **options)
@@ -233,6 +236,8 @@ class Pool:
         """Fills an array of the pool from an open file, from byte `offset` on. Returns the bytes read: fewer than the
         array has if the file ends before. Unlike ``file.readinto`` of a plain file it also works in direct mode.
 
+        Of a pipe, which has to be open without buffering, it reads on from where it is, and skips `offset` bytes.
+
         Raises ValueError where the array is not contiguous and writable, holds Python objects or lies in another pool,
         or the file is not a plain one, such as one of `gzip`; TypeError for a scalar; OSError where the file cannot be
         read.
@@ -247,7 +252,10 @@ class Pool:
         """
         if isinstance(array, np.generic):
             raise TypeError("a scalar cannot be filled: give an array")
-        return self._read(descriptor_of(file), file_offset(offset), as_array(array))
+        descriptor = descriptor_of(file)
+        if isinstance(file, io.IOBase) and not isinstance(file, io.FileIO) and not file.seekable():
+            raise ValueError("a pipe is read past its buffer: open it with buffering=0")
+        return self._read(descriptor, file_offset(offset), as_array(array))
 
     def to_file(self, array: Memory, path: Path) -> None:
         """Writes an array to a file: as `numpy.save` if the name ends in ``.npy``, else as `numpy.ndarray.tofile`. Also

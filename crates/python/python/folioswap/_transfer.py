@@ -72,8 +72,8 @@ def npy_header(file: Any) -> tuple[tuple[int, ...], Order, Any, int]:
 
 
 def read_parts(descriptor: int, offset: int, array: Array) -> int:
-    """Fills a contiguous array from what has no places, such as a pipe, by way of a small buffer. Skips `offset` bytes.
-    Returns the bytes read. Between two pieces as in `write_parts`."""
+    """Fills a contiguous array from a file that cannot seek, such as a pipe, by way of a small buffer. Skips `offset`
+    bytes. Returns the bytes read. Between two pieces as in `write_parts`."""
     target = array.reshape(-1, order="A").view(np.uint8)
     at = -offset
     while at < array.nbytes:
@@ -87,17 +87,24 @@ def read_parts(descriptor: int, offset: int, array: Array) -> int:
 
 
 def fill(array: Array, values: Any) -> None:
-    """Copies values, broadcast, into an array whose items lie in order, as `numpy.copyto`. Between two parts other
-    threads run, and a signal such as that of Ctrl-C is handled."""
-    if array.nbytes <= PART_BYTES:
+    """Copies values, broadcast, into a dense array, as `numpy.copyto`. Between two parts other threads run, and a
+    signal such as that of Ctrl-C is handled."""
+    if array.nbytes <= PART_BYTES or not array.ndim:
         np.copyto(array, values, casting="unsafe")
         return
+    if np.ndim(values) == 0:
+        item = np.empty((), array.dtype)
+        np.copyto(item, values, casting="unsafe")  # fails where the whole copy would
+        values = item
+    values = np.asarray(values)
+    while values.ndim > array.ndim and values.shape[0] == 1:
+        values = values[0]
     values = np.broadcast_to(values, array.shape)
-    axis = 0 if array.flags.c_contiguous else array.ndim - 1
+    axis = max(range(array.ndim), key=lambda axis: array.strides[axis] * (array.shape[axis] > 1))
     step = PART_BYTES * array.shape[axis] // array.nbytes
     for start in range(0, array.shape[axis], max(1, step)):
         part = slice(start, start + step) if step else start
-        index = (part, ...) if axis == 0 else (..., part)
+        index = (slice(None),) * axis + (part,)
         fill(array[index], values[index])
 
 
