@@ -163,7 +163,8 @@ def cbindgen(target):
         reason = "there is no cargo"
     if os.path.exists(ours):
         return ours
-    print(f"SKIP cbindgen: it cannot be built here: {reason.splitlines()[-1]}")
+    errors = [line for line in reason.splitlines() if re.match(r" *(error|Caused by|[0-9]+:)", line)]
+    print(f"SKIP cbindgen: it cannot be built here: {' '.join(errors)[:300] or reason.splitlines()[-1]}")
     return None
 
 

@@ -4,7 +4,8 @@
 
 use crate::outside::Outside;
 use folioswap::{
-    Bytes, DeviceIo, DeviceTransfers, ExitStatus, FaultChoice, SharedStats, StatsPlace, StatsSnapshot, SwapDevice,
+    Bytes, DeviceIo, DeviceTransfers, ExitStatus, FaultChoice, FaultMode, SharedStats, StatsPlace, StatsSnapshot,
+    SwapDevice,
 };
 use folioswap_command::exit::{End, Failure};
 use folioswap_core::{FaultKind, HistogramSnapshot, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, PHASES_OF_ONE_IN, Phase};
@@ -56,10 +57,17 @@ impl Counters {
         faults: &FaultChoice,
     ) -> String {
         let FaultChoice { mode, reason } = faults;
+        let [direct, monitor] = [FaultMode::Direct, FaultMode::Monitor].map(|mode| self.shared.get().nr_in_mode(mode));
+        // As where a program has changed its user.
+        let others = match mode {
+            FaultMode::Direct if monitor > 0 => format!("; monitor in {monitor} of {} programs", direct + monitor),
+            FaultMode::Monitor if direct > 0 => format!("; direct in {direct} of {} programs", direct + monitor),
+            _ => String::new(),
+        };
         let summary = Summary::new(&self.shared.get().stats().snapshot(), self.shared.get().devices());
         match form {
             Form::Text => format!(
-                "{}\n  {:<14} {}\n  {:<14} {mode}: {reason}",
+                "{}\n  {:<14} {}\n  {:<14} {mode}: {reason}{others}",
                 summary.text(memory_bytes, wall),
                 "not managed",
                 outside.text(),
@@ -68,7 +76,9 @@ impl Counters {
             Form::Json => {
                 let mut json = summary.json(memory_bytes, wall);
                 json["outside"] = outside.json(memory_bytes);
-                json["fault_mode"] = json!({ "mode": mode.to_string(), "reason": reason });
+                json["fault_mode"] = json!({
+                    "mode": mode.to_string(), "reason": reason, "programs": { "direct": direct, "monitor": monitor },
+                });
                 json.to_string()
             }
         }
@@ -319,7 +329,7 @@ fn show_ns(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use folioswap::{FaultMode, Stats};
+    use folioswap::Stats;
     use folioswap_core::{DeviceFailure, DeviceRecord, Direction, FaultTimes};
 
     #[test]
@@ -345,7 +355,10 @@ mod tests {
         assert_eq!(json["faults"]["swap_in"]["count"], 0);
         assert_eq!((&json["huge_share"], &json["devices"]), (&Value::Null, &json!([])));
         assert_eq!(json["memory_bytes"], 1 << 29);
-        assert_eq!(json["fault_mode"], json!({ "mode": "direct", "reason": "it is" }));
+        assert_eq!(
+            json["fault_mode"],
+            json!({ "mode": "direct", "reason": "it is", "programs": { "direct": 0, "monitor": 0 } })
+        );
     }
 
     #[test]

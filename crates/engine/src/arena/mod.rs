@@ -209,6 +209,7 @@ impl ArenaBuilder {
             return Err(Error::TooManyDevices(MAX_DEVICES));
         }
         let (mode, uffd) = setup::open_userfaultfd(self.faults)?;
+        self.stats.inspect(|stats| stats.count_mode(mode));
         let (locked, mapping) = (self.locked, self.choose_mapping()?);
         let (frees, wanted, waits) = (self.tuning.frees, self.devices.clone(), self.may_end_soon);
         let engine = Arc::new(self.engine(Arc::new(uffd), mapping, devices)?);

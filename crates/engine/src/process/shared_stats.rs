@@ -11,6 +11,7 @@ use folioswap_core::{DeviceIo, DeviceRecord, ProcessMemory, ProcessRecord, Stats
 use folioswap_sys::offered::{self, Key};
 use folioswap_sys::shared::{SharedMemory, Zeroable};
 
+use crate::config::fault_mode::FaultMode;
 use crate::config::limits::MAX_DEVICES;
 
 /// Counters that begin as zeroed memory, because they are too large for the stack.
@@ -43,6 +44,8 @@ pub struct SharedCounters {
     defects: AtomicU64,
     /// Processes that have said why their memory is not paged, by their numbers; 0: no more.
     unpaged: [AtomicU64; MOST_UNPAGED],
+    /// Arenas that were built in *direct* and in *monitor* mode.
+    modes: [AtomicU64; 2],
 }
 
 /// Processes whose memory is noted: the first ones to end.
@@ -95,6 +98,17 @@ impl SharedCounters {
     /// The processes that have said so.
     pub fn unpaged(&self) -> impl Iterator<Item = u32> {
         self.unpaged.iter().map(|place| place.load(Ordering::Relaxed) as u32).take_while(|&process| process != 0)
+    }
+
+    /// Counts an arena of this mode.
+    pub(crate) fn count_mode(&self, mode: FaultMode) {
+        self.modes[usize::from(mode == FaultMode::Monitor)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many arenas of this mode were built.
+    #[must_use]
+    pub fn nr_in_mode(&self, mode: FaultMode) -> u64 {
+        self.modes[usize::from(mode == FaultMode::Monitor)].load(Ordering::Relaxed)
     }
 
     /// The processes that have ended.
