@@ -331,11 +331,11 @@ def test_pipes_are_read_and_written(pool):
             pool.readinto(buffered, array)
 
 
-def test_what_imports_fromfile_after_the_package_has_the_pools(tmp_path):
+def test_what_imports_fromfile_after_a_pool_has_the_pools(tmp_path):
     code = f"""
 import folioswap
-from numpy import arange, fromfile
 pool = folioswap.Pool("16M", swap="ram:64M", faults="direct")
+from numpy import arange, fromfile
 arange(1 << 20).tofile({str(tmp_path / "raw")!r})
 with pool:
     array = fromfile({str(tmp_path / "raw")!r}, "i8")

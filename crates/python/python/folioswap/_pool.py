@@ -61,8 +61,6 @@ def _fromfile(file: Any, dtype: Any = float, count: int = -1, sep: str = "", off
 
 
 functools.update_wrapper(_fromfile, _numpy_fromfile)
-# From the start, so that what imports the name later has this one.
-np.fromfile = _fromfile  # type: ignore[assignment]
 
 
 class Pool:
@@ -124,6 +122,7 @@ class Pool:
         self._arena = _native.Arena(size_bytes(memory, _native.budget), devices, str(folio), faults)
         self._handler = self._arena.handler
         if self._arena.faults == "direct":
+            np.fromfile = _fromfile  # type: ignore[assignment]
             keep_in_front()
 
     # ---- arrays ----
