@@ -22,6 +22,7 @@ import folioswap
 import numpy as np
 import pytest
 from conftest import MODES, threads
+from folioswap import _transfer, _types
 
 MIB = 1 << 20
 
@@ -596,6 +597,23 @@ def test_large_arrays_are_filled_as_numpy_fills_them(pool):
     picture = np.arange(size // 4, dtype="u4").reshape(4, 1024, -1, 5).transpose(0, 3, 1, 2)
     copy = pool.array(picture)
     assert copy in pool and (copy == picture).all() and copy.strides == np.array(picture).strides
+
+
+def test_each_part_of_a_copy_is_one_range_of_addresses(monkeypatch):
+    copyto, lengths = np.copyto, []
+
+    def noted(to, values, **options):
+        lengths.append(_types.extent(to)[1])
+        copyto(to, values, **options)
+
+    monkeypatch.setattr(_transfer, "PART_BYTES", 1 << 16)
+    monkeypatch.setattr(np, "copyto", noted)
+    for axes in ((0, 1, 2, 3), (3, 2, 1, 0), (0, 3, 1, 2)):
+        values = np.arange(4 * 64 * 64 * 5).reshape(4, 64, 64, 5).transpose(axes)
+        array = np.empty_like(values)
+        lengths.clear()
+        _transfer.fill(array, values)
+        assert (array == values).all() and sum(lengths) == array.nbytes and max(lengths) <= 1 << 16
 
 
 def test_control_c_ends_a_wait_for_less_ram():
