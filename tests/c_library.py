@@ -284,7 +284,7 @@ def documented_examples():
 
 
 def with_documented_examples(prefix, scratch):
-    """Compiles each as the begin of a program, which then uses what it has made."""
+    """Compiles each as the beginning of a program, which then uses what it has made."""
     found = list(documented_examples())
     verdict("README and the man page have C examples", [] if {what.split(",")[0] for what, _ in found} == {"README", "man page"} else [found])
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{prefix}/include", f"-L{prefix}/lib", f"-Wl,-rpath,{prefix}/lib"]
