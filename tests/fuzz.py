@@ -2,6 +2,7 @@
 """The kernel as the oracle: seeded sequences of memory calls, with and without folioswap, must print the same.
 
 Usage: fuzz.py FOLIOSWAP [--seconds N] [--seeds FIRST-LAST] [--mode direct|monitor] [--allowed N] [--no-shrink]
+               [--at-a-time N]
 
 The program is oracle.c: it prints every result, error number, byte and signal. It touches eight times its budget. The
 seeds of fuzz_seeds.txt, which failed once, come first. A seed that fails is shrunk: steps are left out as long as the
@@ -37,7 +38,7 @@ def is_documented(alone, ours):
     """Whether these lines differ as the documentation says: an mremap that resizes a range which the kernel keeps in
     several mappings fails there (EFAULT). Under folioswap it does what it does on one mapping: it succeeds, or has no room
     where it may not move (ENOMEM)."""
-    lines = [re.fullmatch(r"(seed \d+ step \d+: mremap \d+ (\d+) (\d+) (\w+) \d+: )(.*)", line) for line in (alone, ours)]
+    lines = [re.fullmatch(r"((?:seed \d+ step \d+: )?mremap \d+ (\d+) (\d+) (\w+) \d+: )(.*)", line) for line in (alone, ours)]
     if not all(lines) or lines[0][1] != lines[1][1] or lines[0][2] == lines[0][3]:
         return False
     flags, (theirs, mine) = lines[0][4], (line[5] for line in lines)
@@ -134,6 +135,7 @@ def main():
     parser.add_argument("--mode", choices=sorted(ALLOWED))
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--allowed", type=int, help="a sum of oracle.c's enum allowed, in place of ALLOWED")
+    parser.add_argument("--at-a-time", type=int, default=AT_A_TIME, help="sequences that run side by side")
     options = parser.parse_args()
     first, last = (int(part) for part in (options.seeds + "-" + options.seeds).split("-")[:2])
     deadline = time.monotonic() + options.seconds
@@ -157,8 +159,8 @@ def main():
                 bad += not one(program, os.path.abspath(options.folioswap), seed, mode, not options.no_shrink)
             return count, bad
 
-        with ThreadPoolExecutor(AT_A_TIME) as pool:
-            results = [future.result() for future in [pool.submit(work) for _ in range(AT_A_TIME)]]
+        with ThreadPoolExecutor(options.at_a_time) as pool:
+            results = [future.result() for future in [pool.submit(work) for _ in range(options.at_a_time)]]
         kill_remains()
     count, bad = (sum(column) for column in zip(*results))
     good = bad == 0

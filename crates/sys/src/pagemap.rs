@@ -13,6 +13,8 @@ use crate::{check, direct_io, kept};
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
 const PAGE_IS_HUGE: u64 = 1 << 6;
+/// Present, or swapped, as a page that is migrated counts.
+const FILLED: u64 = 3 << 62;
 const PAGEMAP_SCAN: u64 = 0xc060_6610;
 
 #[repr(C)]
@@ -109,15 +111,15 @@ impl Pagemap {
         }
     }
 
-    /// Whether a page is present at an address. The shared zero page counts.
+    /// Whether there is anything at an address: a page in RAM, the shared zero page, a page in the kernel's swap, one
+    /// that the kernel migrates just now, or poison.
     ///
     /// # Errors
     /// Kernel errors.
-    pub fn is_present(&self, addr: usize) -> io::Result<bool> {
-        const PRESENT: u64 = 1 << 63;
+    pub fn is_filled(&self, addr: usize) -> io::Result<bool> {
         match self.entry(addr) {
             Err(error) if error.raw_os_error() == Some(libc::EBADF) => is_in_core(addr),
-            entry => entry.map(|entry| entry & PRESENT != 0),
+            entry => entry.map(|entry| entry & FILLED != 0),
         }
     }
 
@@ -144,12 +146,11 @@ impl Pagemap {
         })
     }
 
-    /// Which pages of a range hold something: a page in RAM, the shared zero page, or one in the kernel's swap.
+    /// At which pages of a range there is anything ([`Pagemap::is_filled`]).
     ///
     /// # Errors
     /// Kernel errors. EBADF: this process may no longer read its page tables.
     pub fn filled(&self, pages: Range<usize>) -> io::Result<Vec<bool>> {
-        const FILLED: u64 = 3 << 62;
         const ENTRY_BYTES: usize = size_of::<u64>();
         let mut entries = vec![0; pages.len() / 4096 * ENTRY_BYTES];
         let at = pages.start / 4096 * ENTRY_BYTES;

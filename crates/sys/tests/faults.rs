@@ -208,7 +208,7 @@ fn a_poisoned_page_is_an_error_until_it_is_dropped() {
     assert_eq!(move_pages(&uffd, target, source, PAGE), Err(MoveError::Present));
     dontneed(source, PAGE);
     assert!(move_pages(&uffd, source, target, PAGE).is_err(), "it is no content");
-    assert!(!pagemap::Pagemap::open().unwrap().is_present(target).unwrap());
+    assert!(pagemap::Pagemap::open().unwrap().is_filled(target).unwrap(), "nothing can be mapped there");
     dontneed(target, PAGE);
     move_pages(&uffd, target, source + PAGE, PAGE).unwrap();
     assert_eq!((kernel_reads(target), kernel_reads(target + PAGE)), (0, libc::EFAULT));

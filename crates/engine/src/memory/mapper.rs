@@ -96,9 +96,9 @@ pub(crate) trait Mapper: Send + Sync {
         .map_err(refused)
     }
 
-    /// Whether a page is present at an address. `None`: the page tables cannot be read.
+    /// Whether there is a page at an address. `None`: the page tables cannot be read.
     fn has_page(&self, addr: usize) -> Option<bool> {
-        self.pagemap().is_present(addr).ok()
+        self.pagemap().is_filled(addr).ok()
     }
 
     /// Puts pages of zeros where none are.

@@ -229,9 +229,9 @@ impl MoveMapper {
         Ok(())
     }
 
-    /// Whether a page is present at this address.
-    fn is_present(&self, addr: usize) -> bool {
-        let read = self.pagemap.is_present(addr);
+    /// Whether there is a page at this address. One that the kernel migrates counts: it is not missing.
+    fn is_filled(&self, addr: usize) -> bool {
+        let read = self.pagemap.is_filled(addr);
         read.unwrap_or_else(|error| crate::process::fatal::die(&format!("the page tables could not be read: {error}")))
     }
 
@@ -295,7 +295,7 @@ impl MoveMapper {
         };
         let failed = pages().filter(|&at| at >= moved).find_map(|at| one(at).err());
         let Some(error) = failed else { return Ok(()) };
-        for at in pages().filter(|&at| self.is_present(target + at) && !self.is_present(source + at)) {
+        for at in pages().filter(|&at| self.is_filled(target + at) && !self.is_filled(source + at)) {
             // SAFETY: as above.
             patiently("moved back", || unsafe { self.move_one(source + at, target + at) });
         }
@@ -307,7 +307,7 @@ impl MoveMapper {
     /// # Safety
     /// As for [`Mapper`].
     unsafe fn move_one(&self, target: usize, source: usize) -> Result<(), MapError> {
-        let has_moved = || self.is_present(target) && !self.is_present(source);
+        let has_moved = || self.is_filled(target) && !self.is_filled(source);
         if has_moved() {
             return Ok(());
         }
@@ -317,7 +317,7 @@ impl MoveMapper {
         for _ in 0..MAX_ATTEMPTS {
             match moved {
                 Err(MoveError::Present) if has_moved() => return Ok(()),
-                Err(MoveError::Present) if self.is_home(target) && self.is_present(source) => {
+                Err(MoveError::Present) if self.is_home(target) && self.is_filled(source) => {
                     // SAFETY: as above. The content is at the source; the program has looked at its empty home.
                     unsafe { self.discard(target, PAGE_SIZE)? };
                     moved = move_it();
@@ -444,6 +444,8 @@ mod tests {
     use folioswap_sys::memory::Reservation;
     use folioswap_sys::uffd::Delivery;
 
+    use crate::tests::swap_file::SwapFile;
+
     const NR_PAGES: usize = 16;
     const LEN: usize = NR_PAGES * PAGE_SIZE;
 
@@ -525,7 +527,40 @@ mod tests {
                 // SAFETY: the page has just been moved here, and is readable.
                 let word = unsafe { ((there + index * PAGE_SIZE) as *const u64).read_volatile() };
                 assert_eq!(word, if index == 4 { 0 } else { index as u64 + 1 });
-                assert!(!mapper.is_present(here + index * PAGE_SIZE));
+                assert!(!mapper.is_filled(here + index * PAGE_SIZE));
+            }
+        }
+    }
+
+    /// A page that the kernel migrates looks the same.
+    #[test]
+    fn a_page_that_the_kernel_has_swapped_since_it_moved_is_not_missing() {
+        let _swap = match SwapFile::new() {
+            Ok(swap) => swap,
+            Err(error) => return println!("SKIP a page that the kernel has swapped: swapon: {error}"),
+        };
+        let fails = |here| {
+            fill(here, |_| false);
+            // SAFETY: a page of the test's own memory, to which it holds no reference.
+            unsafe { memory::dontneed(here + 9 * PAGE_SIZE, PAGE_SIZE).unwrap() };
+        };
+        for (is_whole, fill_it) in [(true, &(|here| fill(here, |_| false)) as &dyn Fn(usize)), (false, &fails)] {
+            let Some((mapper, area)) = mapper(fill_it) else { return };
+            let (here, there) = (area.addr(), area.addr() + LEN);
+            // SAFETY: a page of the test's own memory, to which it holds no reference.
+            unsafe { move_pages(&mapper.uffd, there + PAGE_SIZE, here + PAGE_SIZE, PAGE_SIZE) }.unwrap();
+            // SAFETY: takes no pointer that is dereferenced; the page keeps its content.
+            assert_eq!(unsafe { libc::madvise((there + PAGE_SIZE) as *mut _, PAGE_SIZE, libc::MADV_PAGEOUT) }, 0);
+            if !mapper.pagemap.is_swapped(there + PAGE_SIZE).unwrap() {
+                return println!("SKIP a page that the kernel has swapped: it takes nothing");
+            }
+            // SAFETY: the test's own memory, to which it holds no reference.
+            let carried = unsafe { mapper.carry(there, here, LEN) };
+            assert_eq!(carried, if is_whole { Ok(()) } else { Err(MapError::Missing) });
+            for index in (0..NR_PAGES).filter(|&index| is_whole || index != 9) {
+                let at = if is_whole { there } else { here } + index * PAGE_SIZE;
+                // SAFETY: the page is here, and readable.
+                assert_eq!(unsafe { (at as *const u64).read_volatile() }, index as u64 + 1);
             }
         }
     }
@@ -559,8 +594,8 @@ mod tests {
         // SAFETY: the test's own memory, to which it holds no reference.
         assert_eq!(unsafe { mapper.carry(there, here, LEN) }, Err(MapError::Missing));
         for index in 0..NR_PAGES {
-            assert_eq!(mapper.is_present(here + index * PAGE_SIZE), index != 9, "page {index}");
-            assert!(!mapper.is_present(there + index * PAGE_SIZE));
+            assert_eq!(mapper.is_filled(here + index * PAGE_SIZE), index != 9, "page {index}");
+            assert!(!mapper.is_filled(there + index * PAGE_SIZE));
         }
     }
 
@@ -626,7 +661,7 @@ mod tests {
             });
             let Some((mapper, _area, [homes, folio, ..])) = made else { return };
             // SAFETY: the test's own memory, to which it holds no reference.
-            assert_eq!(unsafe { mapper.map(folio, homes, HUGE) }, Ok(()));
+            patiently("mapped", || unsafe { mapper.map(folio, homes, HUGE) }); // children of other tests share it
             for at in (0..HUGE).step_by(PAGE_SIZE) {
                 // SAFETY: the page has just been moved here, and is readable.
                 assert_eq!(unsafe { ((folio + at) as *const usize).read_volatile() }, at + 1);
@@ -643,18 +678,18 @@ mod tests {
         let is_whole = |there: usize| {
             let pages = (there..there + HUGE).step_by(PAGE_SIZE);
             // SAFETY: present pages of the test's own memory.
-            pages.into_iter().all(|at| mapper.is_present(at) && unsafe { (at as *const u64).read_volatile() } == 0)
+            pages.into_iter().all(|at| mapper.is_filled(at) && unsafe { (at as *const u64).read_volatile() } == 0)
         };
         // SAFETY: the test's own memory, to which it holds no reference.
         unsafe {
-            mapper.populate_small(homes).unwrap();
+            patiently("made", || mapper.populate_small(homes));
             assert!(is_whole(homes));
             mapper.discard(homes, HUGE).unwrap();
             assert_eq!(mapper.populate(homes), Ok(false));
             assert!(is_whole(homes));
             mapper.discard(homes, HUGE).unwrap();
             assert_eq!(mapper.map_fresh(folio, homes), Ok(false));
-            assert!(is_whole(folio) && !mapper.is_present(homes));
+            assert!(is_whole(folio) && !mapper.is_filled(homes));
         }
     }
 }

@@ -8,4 +8,6 @@ mod flows;
 mod hangs;
 mod monitor;
 mod next_device;
+#[path = "../../../sys/tests/support/swap_file.rs"]
+pub mod swap_file;
 mod without_kernel;
