@@ -9,6 +9,9 @@ use super::counts::Contiguity;
 use super::zones::Zones;
 use crate::order::Order;
 
+/// How long a thread waits for a whole pageblock while most of RAM holds small folios. Those leave it one by one.
+const WHOLE_PATIENCE: Duration = Duration::from_millis(2);
+
 /// How often a thread looks again at frames that were freed after it looked. Others may take them first.
 const MOST_LATE: usize = 64;
 
@@ -21,6 +24,8 @@ pub struct Shortage {
     /// Frames were freed between the last two attempts.
     progress: bool,
     nr_late: usize,
+    /// Since when this thread has waited.
+    begun: Option<Instant>,
     /// Since when no frame was freed.
     since: Option<Instant>,
 }
@@ -44,7 +49,7 @@ pub enum Miss {
 impl Shortage {
     /// No attempt yet.
     pub fn new(order: Order) -> Self {
-        Shortage { order, freed: 0, progress: false, nr_late: 0, since: None }
+        Shortage { order, freed: 0, progress: false, nr_late: 0, begun: None, since: None }
     }
 
     /// To be called before each attempt, with the count of freed frames.
@@ -65,7 +70,7 @@ impl Shortage {
             self.nr_late += 1;
             return Miss::Late;
         }
-        if self.are_scattered(zones, contiguity) {
+        if self.are_scattered(zones, contiguity) || self.waits_in_vain(zones, now) {
             return Miss::Scattered;
         }
         if std::mem::take(&mut self.progress) {
@@ -77,6 +82,16 @@ impl Shortage {
             self.since = None;
         }
         Miss::Short { is_first, is_long }
+    }
+
+    /// Whether the folio is whole, and has waited for long enough while most frames are those of small ones.
+    fn waits_in_vain(&mut self, zones: &Zones, now: Instant) -> bool {
+        let begun = *self.begun.get_or_insert(now);
+        let are_most_small = || {
+            let counts = zones.counts();
+            counts.small.in_use() * 2 > counts.lists.in_use()
+        };
+        self.order == Order::HUGE && now.duration_since(begun) > WHOLE_PATIENCE && are_most_small()
     }
 
     /// Whether there are enough frames for the folio, but not contiguous ones. `contiguity` is a snapshot of one
@@ -99,7 +114,8 @@ impl Shortage {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::id::FrameId;
+    use crate::frame::List;
+    use crate::id::{BlockId, FrameId};
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -146,6 +162,24 @@ mod tests {
             let mut shortage = Shortage::new(order);
             assert_eq!(shortage.missed(&zones, Instant::now(), PATIENCE), Miss::Scattered, "{order}");
         }
+    }
+
+    #[test]
+    fn a_whole_folio_waits_for_a_moment_only_among_small_ones() {
+        let begun = Instant::now();
+        let missed = |order, wanted| {
+            let (zones, frames) = taken(order);
+            let zone = &zones.all()[0];
+            for (block, &frame) in frames.iter().enumerate() {
+                zone.insert_for(BlockId::from_index(block).page(0), frame, List::Inactive);
+            }
+            let mut shortage = Shortage::new(wanted);
+            [0, 1, 3, 4].map(|ms| shortage.missed(&zones, begun + Duration::from_millis(ms), PATIENCE))
+        };
+        let [first, waits] = [short(true, false), short(false, false)];
+        assert_eq!(missed(Order::PAGE, Order::HUGE), [first, waits, Miss::Scattered, Miss::Scattered]);
+        assert_eq!(missed(Order::HUGE, Order::HUGE), [first, waits, waits, waits], "whole ones leave whole");
+        assert_eq!(missed(Order::PAGE, Order::PAGE), [first, waits, waits, waits]);
     }
 
     #[test]

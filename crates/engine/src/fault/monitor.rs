@@ -75,6 +75,8 @@ struct Flight<F> {
     cpu: ServedCpu,
     /// What it waits for.
     need: Need,
+    /// Whether another process asks for it, and no thread faulted.
+    is_for_reader: bool,
     /// `None`: no fault is here.
     flow: Pin<Box<Option<F>>>,
 }
@@ -86,8 +88,8 @@ struct Readers<'e> {
     may_ask: bool,
     /// What is asked for next.
     next: Option<Asked>,
-    /// The place among the flights of what is being brought in.
-    served_at: Option<usize>,
+    /// Something is being brought in.
+    is_served: bool,
 }
 
 /// The faults of one monitor thread.
@@ -97,7 +99,9 @@ struct Flights<'e, F, M> {
     readers: Readers<'e>,
     /// Makes the flow of a fault, or of what another process asks for. It returns whether the thread is to be woken.
     make: M,
+    /// Those that wait, in the order in which they began, then room for others.
     all: Vec<Flight<F>>,
+    nr_waiting: usize,
     /// Faults that came while another thread forks: woken after that, they come again.
     held_back: Vec<Reported>,
 }
@@ -124,7 +128,7 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
     fn begin_for_reader(&mut self) {
         let thread = signals::thread_id();
         let readers = &mut self.readers;
-        if readers.served_at.is_some() {
+        if readers.is_served {
             return;
         }
         readers.next = readers.next.or_else(|| readers.listener?.receive().ok()?);
@@ -143,19 +147,18 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
         if self.engine.ram().zones().all().len() > 1 {
             cpu::work_for(fault.thread); // takes frames near that thread's CPU
         }
-        let free = self.all.iter().position(|flight| flight.flow.is_none());
-        let place = free.unwrap_or_else(|| {
+        let (place, is_for_reader) = (self.nr_waiting, asked.is_some());
+        if place == self.all.len() {
             let (begun, cpu, need) = (Instant::now(), cpu::served(), Need::Turn);
-            self.all.push(Flight { fault, begun, cpu, need, flow: Box::pin(None) });
-            self.all.len() - 1
-        });
-        drop(pass);
-        let flight = &mut self.all[place];
-        (flight.fault, flight.begun, flight.cpu) = (fault, Instant::now(), cpu::served());
-        flight.flow.set(Some((self.make)(fault, asked)));
-        if asked.is_some() {
-            self.readers.served_at = Some(place);
+            self.all.push(Flight { fault, begun, cpu, need, is_for_reader, flow: Box::pin(None) });
         }
+        drop(pass);
+        self.nr_waiting += 1;
+        let flight = &mut self.all[place];
+        (flight.fault, flight.begun, flight.cpu, flight.is_for_reader) =
+            (fault, Instant::now(), cpu::served(), is_for_reader);
+        flight.flow.set(Some((self.make)(fault, asked)));
+        self.readers.is_served |= is_for_reader;
         self.go_on_with(place)
     }
 
@@ -171,26 +174,28 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
             return None;
         };
         flight.flow.set(None);
-        self.readers.served_at.take_if(|served| *served == place);
+        self.readers.is_served &= !flight.is_for_reader;
         SERVED.set(0); // before the thread goes on
         if wakes {
             wake(self.engine, flight.fault);
         }
-        Some(flight.begun.elapsed())
+        let took = flight.begun.elapsed();
+        self.all[place..self.nr_waiting].rotate_left(1);
+        self.nr_waiting -= 1;
+        Some(took)
     }
 
-    /// Goes on with all faults that may. Returns how long the shortest took that is over, if any is.
+    /// Goes on with all faults that may, the oldest first. Returns how long the shortest took that is over, if any is.
     fn go_on(&mut self) -> Option<Duration> {
         self.turns.collect();
         if !self.engine.gate().is_closed() {
             self.held_back.drain(..).for_each(|fault| wake(self.engine, fault));
         }
-        let mut shortest = None;
-        for place in 0..self.all.len() {
-            let flight = &self.all[place];
-            if flight.flow.is_some() && self.turns.may_go_on(flight.need) {
-                shortest = shorter(shortest, self.go_on_with(place));
-            }
+        let (mut shortest, mut place) = (None, 0);
+        while place < self.nr_waiting {
+            let took = if self.turns.may_go_on(self.all[place].need) { self.go_on_with(place) } else { None };
+            place += usize::from(took.is_none());
+            shortest = shorter(shortest, took);
         }
         shortest
     }
@@ -205,8 +210,8 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
 
     /// Whether a fault waits for what nobody tells this thread.
     fn wait_for_a_turn(&self) -> bool {
-        let waits = |flight: &Flight<F>| flight.flow.is_some() && flight.need == Need::Turn;
-        !self.held_back.is_empty() || self.readers.next.is_some() || self.all.iter().any(waits)
+        let mut needs = self.all[..self.nr_waiting].iter().map(|flight| flight.need);
+        !self.held_back.is_empty() || self.readers.next.is_some() || needs.any(|need| need == Need::Turn)
     }
 }
 
@@ -228,18 +233,19 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool) {
     };
     let make = |fault, asked: Option<Asked>| resolve_one(engine, fault, asked.zip(listener), Waits::ByTurns(&turns));
     let held_back = Vec::with_capacity(MOST_HELD_BACK);
-    let readers = Readers { listener, may_ask: false, next: None, served_at: None };
-    let mut flights = Flights { engine, turns: &turns, readers, make, all: Vec::new(), held_back };
+    let readers = Readers { listener, may_ask: false, next: None, is_served: false };
+    let mut flights = Flights { engine, turns: &turns, readers, make, all: Vec::new(), nr_waiting: 0, held_back };
     let (mut watch_until, mut turn) = (Instant::now(), TURN);
     let mut listens_at = Instant::now();
     loop {
         let begun = Instant::now();
+        // Before the new ones, which would always take the frames that those wait for.
+        let shortest = flights.go_on();
         let (nr_new, new_shortest) = flights.begin_some();
         if begun >= listens_at {
             flights.begin_for_reader();
             listens_at = begun + READERS_WAIT;
         }
-        let shortest = flights.go_on();
         if new_shortest.into_iter().chain(shortest).any(|took| took < SHORT) {
             watch_until = Instant::now() + WATCH;
         }
@@ -308,4 +314,43 @@ async fn is_told(engine: &Engine, Reported { addr, thread }: Reported, waits: Wa
     }
     signals::send_sigbus(thread);
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use folioswap_core::Order;
+
+    use super::*;
+    use crate::config::swap_in_policy::SwapIn;
+    use crate::tests::without_kernel::{Simulated, Unwanted, turns};
+
+    #[test]
+    fn what_becomes_free_goes_to_the_fault_that_has_waited_longest() {
+        let simulated = Simulated::new(Some(Order::PAGE), SwapIn::Always, Unwanted);
+        let (engine, turns) = (&simulated.engine, turns());
+        let (free, ended) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()));
+        let make = |fault: Reported, _: Option<Asked>| {
+            let (turns, free, ended) = (&turns, &free, &ended);
+            async move {
+                Waits::ByTurns(turns).until(|| unreachable!("it waits by turns"), || free.borrow_mut().pop()).await;
+                ended.borrow_mut().push(fault.addr);
+                false
+            }
+        };
+        let readers = Readers { listener: None, may_ask: false, next: None, is_served: false };
+        let mut flights =
+            Flights { engine, turns: &turns, readers, make, all: Vec::new(), nr_waiting: 0, held_back: Vec::new() };
+        let begin = |flights: &mut Flights<'_, _, _>, addr| {
+            assert!(flights.begin(engine.gate().enter(1), Reported { addr, thread: 1 }, None).is_none());
+        };
+        (0..4).for_each(|addr| begin(&mut flights, addr));
+        for (nr_free, next) in [(1, 4), (2, 5), (3, 6)] {
+            free.borrow_mut().extend(vec![(); nr_free]);
+            assert!(flights.go_on().is_some());
+            begin(&mut flights, next);
+        }
+        assert_eq!((ended.take(), flights.nr_waiting, flights.all.len()), (vec![0, 1, 2, 3, 4, 5], 1, 4));
+    }
 }

@@ -10,4 +10,4 @@ mod monitor;
 mod next_device;
 #[path = "../../../sys/tests/support/swap_file.rs"]
 pub mod swap_file;
-mod without_kernel;
+pub mod without_kernel;

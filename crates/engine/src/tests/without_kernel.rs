@@ -41,7 +41,7 @@ use crate::swap::space::SwapSpace;
 const HUGE: usize = Order::HUGE.bytes();
 
 /// Whole blocks that fit RAM.
-pub(super) const NR_FIT: usize = 8;
+pub(crate) const NR_FIT: usize = 8;
 
 /// The first managed block. Its addresses are nobody's.
 const FIRST: usize = 1000;
@@ -53,7 +53,7 @@ type Page = [u8; PAGE_SIZE];
 
 /// The program's addresses: the pages that are mapped there.
 #[derive(Default)]
-pub(super) struct Addresses {
+pub(crate) struct Addresses {
     pages: Mutex<HashMap<usize, Box<Page>>>,
     mappings: RwLock<()>,
 }
@@ -169,7 +169,7 @@ impl Mapper for FakeMapper {
 }
 
 /// What a device holds, and what was read from it.
-pub(super) struct Store {
+pub(crate) struct Store {
     bytes: Mutex<Vec<u8>>,
     /// The bytes of each read since the last look.
     reads: Mutex<Vec<usize>>,
@@ -219,7 +219,7 @@ impl Device for FakeDevice {
 }
 
 /// Direct reclaim for tests that need none.
-pub(super) struct Unwanted;
+pub(crate) struct Unwanted;
 
 impl DirectReclaim for Unwanted {
     fn reclaim(&self, _engine: &Engine, _order: Order) -> bool {
@@ -236,7 +236,7 @@ impl DirectReclaim for Unwanted {
 }
 
 /// The engine, and the fakes that it stands on.
-pub(super) struct Simulated {
+pub(crate) struct Simulated {
     pub engine: Engine,
     pub addresses: Arc<Addresses>,
     pub store: Arc<Store>,
@@ -351,17 +351,17 @@ impl Simulated {
 }
 
 /// A managed block.
-pub(super) fn block(number: usize) -> BlockId {
+pub(crate) fn block(number: usize) -> BlockId {
     BlockId::from_index(FIRST + number)
 }
 
 /// Turns of a thread without a ring.
-pub(super) fn turns() -> Turns {
+pub(crate) fn turns() -> Turns {
     Turns::on(None)
 }
 
 /// Goes on with a flow. `None`: it waits.
-pub(super) fn go_on<R>(flow: &mut Pin<Box<dyn Future<Output = R> + '_>>) -> Option<R> {
+pub(crate) fn go_on<R>(flow: &mut Pin<Box<dyn Future<Output = R> + '_>>) -> Option<R> {
     match flow.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Some(result),
         Poll::Pending => None,
