@@ -28,6 +28,7 @@ use crate::memory::key_rights;
 const SYS_USER_DISPATCH: c_int = 2;
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const ARCH_SET_FS: usize = 0x1002;
+const ARCH_GET_FS: usize = 0x1003;
 
 /// Where the program continues after a call from the trampoline of the same index. Zero: the trampoline is free.
 static RETURNS: [AtomicUsize; TRAMPOLINES] = [const { AtomicUsize::new(0) }; TRAMPOLINES];
@@ -152,6 +153,7 @@ fn made(number: c_long, words: &[usize; 6], context: &mut libc::ucontext_t) -> O
         }
         libc::SYS_rt_sigprocmask => set_mask(context, words),
         libc::SYS_sigaltstack => set_stack(context, words),
+        libc::SYS_arch_prctl if words[0] == ARCH_GET_FS && caught::other_base().is_some() => tell_base(words[1]),
         // What the loader maps is a library's. It holds its locks, so the engine must not start on it.
         libc::SYS_mmap if c_library::is_loader(context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize) => {
             let _guard = guard::enter();
@@ -163,13 +165,29 @@ fn made(number: c_long, words: &[usize; 6], context: &mut libc::ucontext_t) -> O
     })
 }
 
-/// Lets the thread make the call from a trampoline. If all are taken, the net stays open on this thread.
+/// Answers with the other FS base.
+fn tell_base(at: usize) -> isize {
+    if at == 0 || !by_number::are_open(0, at, size_of::<usize>()) {
+        return -(libc::EFAULT as isize);
+    }
+    // SAFETY: the caller's pointer, and an access faults its page in.
+    unsafe { (at as *mut usize).write_unaligned(caught::other_base().unwrap_or_default()) };
+    0
+}
+
+/// Lets the thread make the call from a trampoline. If all are taken, the net stays open on this thread. With another
+/// FS base, a trampoline would not find the selector: the thread has no net from then on.
 fn depart(context: &mut libc::ucontext_t) {
     let at = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
     let next = *at as usize;
     let free = |place: &AtomicUsize| {
         place.compare_exchange(0, next, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|now| now)
     };
+    if caught::other_base().is_some() {
+        net::step_back();
+        *at -= 2;
+        return;
+    }
     selector::open();
     match RETURNS.iter().position(|place| matches!(free(place), now if now == 0 || now == next)) {
         Some(index) => *at = (trampolines() + index * DEPARTURE_BYTES) as i64,

@@ -27,6 +27,11 @@ static_tls! {
 }
 
 static_tls! {
+    /// The FS base that the program has set, if it is another than the thread's own, else zero.
+    static OTHER_BASE: usize = "folioswap_caught_base";
+}
+
+static_tls! {
     /// The number plus one of a caught call that may sleep.
     static SLEEPS: u64 = "folioswap_sleeps";
 }
@@ -61,10 +66,21 @@ std::arch::global_asm!(
     "cmp r8, r9",
     "je 2f",
     "wrfsbase r8",
+    "mov rax, qword ptr [rip + folioswap_caught_base@GOTTPOFF]",
+    "push qword ptr fs:[rax]",
+    ".cfi_adjust_cfa_offset 8",
     "push r9",
     ".cfi_adjust_cfa_offset 8",
+    "sub rsp, 8",
+    ".cfi_adjust_cfa_offset 8",
+    "mov qword ptr fs:[rax], r9",
     "call 2f",
+    "add rsp, 8",
+    ".cfi_adjust_cfa_offset -8",
     "pop r9",
+    ".cfi_adjust_cfa_offset -8",
+    "mov rax, qword ptr [rip + folioswap_caught_base@GOTTPOFF]",
+    "pop qword ptr fs:[rax]",
     ".cfi_adjust_cfa_offset -8",
     "wrfsbase r9",
     "ret",
@@ -91,6 +107,11 @@ unsafe extern "C" {
     /// The handler of SIGSYS.
     pub fn folioswap_on_call(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void);
     static folioswap_on_call_end: u8;
+}
+
+/// The FS base of the program at a caught call, if that is not the thread's own.
+pub fn other_base() -> Option<usize> {
+    Some(OTHER_BASE.get()).filter(|&base| base != 0)
 }
 
 /// The result of a call that a signal has ended, or kept from being made.
