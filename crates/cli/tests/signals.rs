@@ -171,6 +171,25 @@ fn signals_are_passed_on() {
     assert_eq!(run.wait(&args).signal(), Some(15), "a program that the signal ends");
 }
 
+/// With these limits the program fails with and without folioswap, with it only, and in neither case.
+#[test]
+fn what_a_limit_of_addresses_refuses_because_of_folioswap_is_said_and_nothing_else_is() {
+    with_library();
+    let scratch = Scratch::new();
+    let program =
+        "import mmap; kept = mmap.mmap(-1, 200 << 20); more = bytearray(120 << 20); more[::4096] = kept[:30720]";
+    let mut nr_said = 0;
+    for mib in [180, 400, 440, 480, 560, 1200] {
+        let limit = format!("ulimit -v {}; exec", mib << 10);
+        let (alone, _) = bash(&scratch, &format!("{limit} python3 -c '{program}'"));
+        let (status, said) = bash(&scratch, &format!("{limit} $RUN python3 -c '{program}'"));
+        let is_said = said.contains("note: the limit of addresses (ulimit -v)");
+        assert_eq!(is_said, alone == Some(0) && status != Some(0), "{mib} MiB: {alone:?}, {status:?}: {said}");
+        nr_said += usize::from(is_said);
+    }
+    assert!(nr_said > 0, "folioswap takes some addresses");
+}
+
 #[test]
 fn the_command_ends_by_the_signal_of_its_program() {
     with_library();

@@ -10,17 +10,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use folioswap::{
-    Arena, Bytes, DeviceSpec, ExitStatus, FaultMode, MIN_MEMORY, Mapping, RunSettings, SharedCounters, SwapDevice,
-    Topology, end_on_panics,
+    Arena, DeviceSpec, ExitStatus, FaultMode, MIN_MEMORY, Mapping, RunSettings, SharedCounters, SwapDevice, Topology,
+    end_on_panics,
 };
-use folioswap_sys::{fault_stack, hidden_numbers, kept, memory, own_calls, own_table, resident, seat, seccomp};
+use folioswap_sys::{fault_stack, hidden_numbers, kept, own_calls, own_table, seat, seccomp};
 
 use crate::alloc::program_heap;
-use crate::calls::{by_number, dispatch, fork, limits};
+use crate::calls::{by_number, dispatch, fork};
 use crate::faults::{ours, signals, threads};
 use crate::ground::heap::PRIVATE;
 use crate::ground::state::{self, Phase};
-use crate::ground::{c_library, counters, guard, heap, kernel_blocks, real, selector, waiting};
+use crate::ground::{c_library, counters, guard, kernel_blocks, real, selector, waiting};
 use crate::map::{adopt, footprint, present};
 use crate::memory::known;
 use crate::sanitizer;
@@ -144,29 +144,10 @@ fn begin_with(settings: RunSettings) -> Result<(), folioswap::Error> {
     let stats = counters::of(&settings);
     stats.into_iter().for_each(counters::note_in);
     end_on_panics(stats);
-    let wanted_bytes = settings.memory_bytes;
     let built = build(settings, stats);
     drop(raised);
     begin(built?);
-    say_if_cramped(wanted_bytes);
     Ok(())
-}
-
-/// Says so, if a limit of addresses leaves few for the program, once the engine has its own. Programs seldom say why
-/// they end then.
-fn say_if_cramped(budget_bytes: u64) {
-    let Some(limit) = memory::address_limit() else { return };
-    let Some(left) = resident::mapped_bytes().map(|mapped| limit.saturating_sub(mapped)) else { return };
-    if left < budget_bytes + limits::SLACK_BYTES {
-        let taken = (memory::reserved_bytes() + heap::reserved_bytes()) as u64;
-        state::say(&format!(
-            "note: the limit of addresses (ulimit -v) leaves process {} only {} of {}, since folioswap takes {}: raise it, or lower --memory",
-            std::process::id(),
-            Bytes(left),
-            Bytes(limit),
-            Bytes(taken)
-        ));
-    }
 }
 
 /// Whether a filter that was set before this program lets the engine start.

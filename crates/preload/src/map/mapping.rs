@@ -19,7 +19,7 @@ use crate::ground::guard;
 use crate::ground::real::{kernel, own};
 use crate::ground::state::{self, Outcome, Phase};
 use crate::map::managed::{self, manage, note_unmanaged};
-use crate::map::{adopt, footprint, ring_places};
+use crate::map::{adopt, footprint, refused, ring_places};
 use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES, PLAIN, are_possible, pages};
 use crate::memory::{known, open_pages};
 
@@ -162,7 +162,11 @@ fn map_aligned(len: usize, access: c_int, flags: c_int) -> Option<*mut c_void> {
 /// the kernel has no memory.
 pub fn map_blocks(space: &RawSpace, len: usize) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let start = map_aligned(len, PLAIN, flags)? as usize;
+    let Some(start) = map_aligned(len, PLAIN, flags) else {
+        refused::note(len);
+        return None;
+    };
+    let start = start as usize;
     open_pages::note_open(&(start..start + len));
     match adopt::has_room(len) {
         true => note_ordinary(start..start + len),
@@ -342,6 +346,8 @@ pub unsafe fn map(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd
         if mapped != libc::MAP_FAILED {
             let range = mapped as usize..mapped as usize + pages(len);
             note_mapped(space, range, access, flags, (is_ours, replaces));
+        } else if state::errno() == libc::ENOMEM {
+            refused::note(pages(len));
         }
         mapped
     })

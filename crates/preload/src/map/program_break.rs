@@ -10,7 +10,7 @@ use crate::ground::{guard, state};
 use crate::map::adopt;
 use crate::map::managed::manage;
 use crate::map::mapping::replace;
-use crate::map::ring_places;
+use crate::map::{refused, ring_places};
 use crate::memory::pages::pages;
 use crate::memory::{known, open_pages};
 
@@ -67,6 +67,8 @@ fn change(wanted: usize, call: impl FnOnce() -> c_int) -> c_int {
             Some(space) if !adopt::has_room(grown.len()) => manage(space, grown),
             _ => known::note_ordinary(grown),
         }
+    } else if new > old {
+        refused::note(new - old);
     }
     result
 }

@@ -14,7 +14,7 @@ use crate::map::adopt;
 use crate::map::listed::{self, Listed};
 use crate::map::managed::manage;
 use crate::map::mapping::{failed, replace};
-use crate::map::ring_places;
+use crate::map::{refused, ring_places};
 use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES, are_possible, pages};
 use crate::memory::{known, open_pages};
 
@@ -129,6 +129,12 @@ impl Request {
     fn is_one_mapping(&self) -> bool {
         let beyond = Request { old: self.old.clone(), new_len: (1 << 47) - PAGE_BYTES, flags: 0, target: 0 };
         matches!(beyond.call(0, 0), Err(error) if error.raw_os_error() != Some(libc::EFAULT))
+    }
+
+    fn note_failed(&self, number: c_int) {
+        if number == libc::ENOMEM && self.new_len > self.old.len() {
+            refused::note(self.new_len - self.old.len());
+        }
     }
 
     /// Notes where the mapping is now.
@@ -373,7 +379,11 @@ export! {
                         }
                         at as *mut c_void
                     }
-                    Err(error) => failed(error.raw_os_error().unwrap_or(libc::ENOMEM)),
+                    Err(error) => {
+                        let number = error.raw_os_error().unwrap_or(libc::ENOMEM);
+                        request.note_failed(number);
+                        failed(number)
+                    }
                 };
             }
             let was_ordinary = known::ordinary().overlaps(&request.last());
@@ -387,6 +397,8 @@ export! {
                 if was_ordinary && let Some(space) = state::space() {
                     limit_growth(space, &request, at as usize);
                 }
+            } else {
+                request.note_failed(state::errno());
             }
             at
         })
