@@ -49,7 +49,7 @@ pub use frame::{
     ZoneCounts, Zones,
 };
 pub use id::{BlockId, ClusterId, CpuId, DeviceId, FolioId, FrameId, NodeId, SlotId, SpaceBlockId, UnitId};
-pub use order::{BLOCK_PAGES, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, PIECE};
+pub use order::{BLOCK_BYTES, BLOCK_PAGES, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, PIECE};
 pub use policy::drop_behind::{DropBehind, Stay};
 pub use policy::neighbours::Neighbours;
 pub use policy::order_choice::{Choice, History, OrderChoice, Pressure, Wish};

@@ -14,6 +14,9 @@ pub const NR_ORDERS: usize = MAX_ORDER as usize + 1;
 /// Pages of a block: those of a folio of the largest order.
 pub const BLOCK_PAGES: usize = Order::HUGE.nr_pages();
 
+/// Bytes of a block.
+pub const BLOCK_BYTES: usize = Order::HUGE.bytes();
+
 /// The order of a piece, the unit of hashing for folios that are not smaller: 64 KiB.
 pub const PIECE: Order = Order::new(4).expect("64 KiB is an order");
 

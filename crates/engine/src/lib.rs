@@ -66,8 +66,8 @@ pub use device::{Codec, DeviceSpec, MemoryUse, SwapDevice, SwapDeviceError};
 pub use fault::direct::behind_sigbus;
 pub use fault::monitor::works_for;
 pub use folioswap_core::{
-    DeviceIo, DeviceTransfers, HistogramSnapshot, NodeId, Order, Priority, ProcessMemory, RangeSet, Stats,
-    StatsSnapshot,
+    BLOCK_BYTES, DeviceIo, DeviceTransfers, HistogramSnapshot, NodeId, Order, PAGE_SIZE, Priority, ProcessMemory,
+    RangeSet, Stats, StatsSnapshot,
 };
 pub use manage::remap::Relocation;
 pub use memory::mlock::check_lock;

@@ -7,14 +7,11 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
-use folioswap::{Arena, Order};
+use folioswap::{Arena, BLOCK_BYTES};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::errors::numbered;
-
-/// What is held is held in blocks of this size.
-const BLOCK_BYTES: usize = Order::HUGE.bytes();
 
 /// Bytes of one call, from the start of a block on: a quarter of the smallest budget. Between two calls a signal such
 /// as that of Ctrl-C is handled.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use libc::{c_int, c_void};
 
-use crate::memory::PAGE_BYTES as PAGE;
+use crate::memory::PAGE_SIZE as PAGE;
 
 const RW: c_int = libc::PROT_READ | libc::PROT_WRITE;
 /// Lengths of the ranges: a page, a huge page, and much.

@@ -9,11 +9,11 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::descriptor::Descriptor;
-use crate::memory::place_apart;
+use crate::memory::{PAGE_SIZE, place_apart};
 use crate::{check, kept};
 
 /// Bytes of a tie's mapping.
-const TIE_BYTES: usize = 4096;
+const TIE_BYTES: usize = PAGE_SIZE;
 
 /// The ties of a process's forks.
 #[derive(Debug)]

@@ -8,11 +8,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::memory::{self, Reservation};
+use crate::memory::{self, PAGE_SIZE, Reservation};
 
 /// Includes the guard page at the bottom.
 const STACK_BYTES: usize = 192 << 10;
-const GUARD_BYTES: usize = 4096;
+const GUARD_BYTES: usize = PAGE_SIZE;
 
 /// Start addresses of the unused stacks; zero: none.
 static SPARE: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::check;
 
-pub(crate) const PAGE_BYTES: usize = 4096;
+/// Bytes of a page. The same as core's, which does not know this crate.
+pub const PAGE_SIZE: usize = 4096;
 
 /// Linux 6.1, 5.14 and 5.18. The libc crate lacks them for some targets.
 const MADV_COLLAPSE: libc::c_int = 25;
@@ -35,7 +36,7 @@ pub fn place_apart(len: usize) -> usize {
     static TAKEN: AtomicUsize = AtomicUsize::new(0);
     let taken = TAKEN.fetch_add(len, Ordering::Relaxed);
     // The kernel has placed this library at random.
-    let first = (&raw const TAKEN as usize & !(PAGE_BYTES - 1)) << 4;
+    let first = (&raw const TAKEN as usize & !(PAGE_SIZE - 1)) << 4;
     PLACES.start + (first + taken) % PLACES.len()
 }
 
@@ -99,8 +100,8 @@ impl Reservation {
     }
 
     fn near(place: usize, len: usize, align: usize) -> io::Result<Self> {
-        assert!(align.is_power_of_two() && align >= PAGE_BYTES && len > 0 && len.is_multiple_of(PAGE_BYTES));
-        let slack = align - PAGE_BYTES;
+        assert!(align.is_power_of_two() && align >= PAGE_SIZE && len > 0 && len.is_multiple_of(PAGE_SIZE));
+        let slack = align - PAGE_SIZE;
         let whole = len.checked_add(slack).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping. Existing ones are not touched.
@@ -335,7 +336,7 @@ pub fn lock_on_fault(addr: usize, len: usize) -> io::Result<()> {
 /// # Errors
 /// As [`lock_on_fault`].
 pub fn may_lock(len: usize) -> io::Result<()> {
-    let addresses = Reservation::new(len, PAGE_BYTES)?;
+    let addresses = Reservation::new(len, PAGE_SIZE)?;
     lock_on_fault(addresses.addr, len)
 }
 
@@ -414,7 +415,7 @@ pub fn dofork(addr: usize, len: usize) -> io::Result<()> {
 /// # Errors
 /// ENOMEM. EINVAL before Linux 4.14.
 pub fn wiped_on_fork() -> io::Result<Reservation> {
-    let page = Reservation::new(PAGE_BYTES, PAGE_BYTES)?;
+    let page = Reservation::new(PAGE_SIZE, PAGE_SIZE)?;
     page.protect_rw(page.range())?;
     // SAFETY: this call's own page, which nobody else has seen yet.
     check(unsafe { libc::syscall(libc::SYS_madvise, page.addr, page.len, libc::MADV_WIPEONFORK) })?;
@@ -456,7 +457,7 @@ pub fn write_present(addr: usize, len: usize) {
 pub fn is_mapped(range: std::ops::Range<usize>) -> bool {
     const CHUNK_BYTES: usize = 16 << 20;
     range.clone().step_by(CHUNK_BYTES).all(|chunk| {
-        let mut present = [0u8; CHUNK_BYTES / PAGE_BYTES];
+        let mut present = [0u8; CHUNK_BYTES / PAGE_SIZE];
         // SAFETY: the kernel writes one byte for each page of the chunk into an array with room for all of them.
         let asked = unsafe {
             libc::syscall(libc::SYS_mincore, chunk, (range.end - chunk).min(CHUNK_BYTES), present.as_mut_ptr())
@@ -469,7 +470,7 @@ pub fn is_mapped(range: std::ops::Range<usize>) -> bool {
 /// other process has them.
 pub fn split_huge_page(addr: usize, len: usize) {
     const HUGE_BYTES: usize = 2 << 20;
-    let len = if len == HUGE_BYTES { PAGE_BYTES } else { len };
+    let len = if len == HUGE_BYTES { PAGE_SIZE } else { len };
     // SAFETY: advice about when pages are needed, which changes no content.
     let _ = unsafe { advise(addr, len, libc::MADV_COLD) };
 }
@@ -491,7 +492,7 @@ pub fn collapse(addr: usize, len: usize) -> io::Result<()> {
 /// The range is mapped and readable, and writable if `write` is set, or the process's fault handler resolves the
 /// faults.
 pub unsafe fn touch(addr: usize, len: usize, write: bool) {
-    for page in (addr..addr + len).step_by(PAGE_BYTES) {
+    for page in (addr..addr + len).step_by(PAGE_SIZE) {
         // SAFETY: the range is mapped, and writable if `write` is set (this function's contract). A byte is always
         // aligned, and an atomic access does not race with other threads' accesses.
         let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
@@ -519,7 +520,7 @@ pub fn available_ram() -> u64 {
 pub fn total_ram() -> u64 {
     // SAFETY: takes no pointers.
     let nr_pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
-    u64::try_from(nr_pages).unwrap_or(0) * PAGE_BYTES as u64
+    u64::try_from(nr_pages).unwrap_or(0) * PAGE_SIZE as u64
 }
 
 /// # Safety
@@ -549,7 +550,7 @@ mod tests {
 
     #[test]
     fn a_reservation_is_aligned_and_can_be_used_after_protect_rw() {
-        for align in [PAGE_BYTES, 64 << 10, 2 << 20] {
+        for align in [PAGE_SIZE, 64 << 10, 2 << 20] {
             let memory = Reservation::new(3 * align, align).unwrap();
             assert_eq!((memory.addr() % align, memory.len()), (0, 3 * align));
             memory.protect_rw(memory.range()).unwrap();
@@ -577,11 +578,11 @@ mod tests {
         let given: Vec<usize> = upwards.chain((40..60).rev()).chain((100..500).step_by(2)).collect();
         let memory = anonymous_huge(2 << 20).unwrap();
         advise_nohugepage(memory.addr(), memory.len()).unwrap();
-        let word = |page: usize| (memory.addr() + page * PAGE_BYTES) as *mut u64;
+        let word = |page: usize| (memory.addr() + page * PAGE_SIZE) as *mut u64;
         // SAFETY: accesses to readable and writable memory of the test's own.
         (0..512).for_each(|page| unsafe { word(page).write(7) });
         // SAFETY: pages of the test's own, to which it holds no references.
-        unsafe { dontneed_many(given.iter().map(|&page| (word(page) as usize, PAGE_BYTES))).unwrap() };
+        unsafe { dontneed_many(given.iter().map(|&page| (word(page) as usize, PAGE_SIZE))).unwrap() };
         for page in 0..512 {
             // SAFETY: as above.
             let found = unsafe { word(page).read_volatile() };
@@ -589,8 +590,8 @@ mod tests {
         }
         // SAFETY: as above.
         let (at_once, off_a_page) = unsafe {
-            let ranges = [(word(0) as usize, PAGE_BYTES), (word(2) as usize, PAGE_BYTES)];
-            (dontneed_at_once(&ranges), dontneed_many([(memory.addr() + 1, PAGE_BYTES)]))
+            let ranges = [(word(0) as usize, PAGE_SIZE), (word(2) as usize, PAGE_SIZE)];
+            (dontneed_at_once(&ranges), dontneed_many([(memory.addr() + 1, PAGE_SIZE)]))
         };
         if !at_once {
             println!("SKIP many ranges in one call: the kernel does not have it");
@@ -621,7 +622,7 @@ mod tests {
 
     #[test]
     fn addresses_beyond_all_are_an_error() {
-        assert!(Reservation::new(1 << 60, PAGE_BYTES).is_err());
+        assert!(Reservation::new(1 << 60, PAGE_SIZE).is_err());
         assert!(total_ram() > 1 << 20 && (1..=total_ram()).contains(&available_ram()));
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libc::{c_long, sock_filter};
 
-use crate::memory::PAGE_BYTES;
+use crate::memory::PAGE_SIZE;
 use crate::seccomp::MACHINE;
 use crate::{check, random};
 
@@ -36,7 +36,7 @@ const FILL: u8 = if cfg!(target_arch = "x86_64") { 0xcc } else { 0 };
 
 /// Addresses for the page: those that neither the kernel nor a sanitizer uses for something else.
 const FIRST: usize = 0x7d00_0000_0000;
-const NR_PLACES: usize = (1 << 40) / PAGE_BYTES;
+const NR_PLACES: usize = (1 << 40) / PAGE_SIZE;
 
 /// An address for the page, drawn at random.
 ///
@@ -45,7 +45,7 @@ const NR_PLACES: usize = (1 << 40) / PAGE_BYTES;
 pub fn draw_address() -> io::Result<usize> {
     let mut drawn = [0; size_of::<usize>()];
     random::fill(&mut drawn)?;
-    Ok(FIRST + usize::from_ne_bytes(drawn) % NR_PLACES * PAGE_BYTES)
+    Ok(FIRST + usize::from_ne_bytes(drawn) % NR_PLACES * PAGE_SIZE)
 }
 
 /// Puts the page there, at the start of the process. Not called again once it has succeeded.
@@ -56,18 +56,18 @@ pub fn prepare(addr: usize) -> io::Result<()> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping, which replaces none.
-    let at = check(unsafe { libc::syscall(libc::SYS_mmap, addr, PAGE_BYTES, access, flags, -1isize, 0usize) })?;
+    let at = check(unsafe { libc::syscall(libc::SYS_mmap, addr, PAGE_SIZE, access, flags, -1isize, 0usize) })?;
     if at != addr {
         // SAFETY: this call's own mapping, where a kernel before Linux 4.17 has put it.
-        unsafe { libc::syscall(libc::SYS_munmap, at, PAGE_BYTES) };
+        unsafe { libc::syscall(libc::SYS_munmap, at, PAGE_SIZE) };
         return Err(io::Error::from_raw_os_error(libc::EEXIST));
     }
     // SAFETY: this call's own mapping of one page, which nobody else knows, and which is executable once it is written.
     unsafe {
         let page = at as *mut u8;
-        page.write_bytes(FILL, PAGE_BYTES);
+        page.write_bytes(FILL, PAGE_SIZE);
         page.copy_from_nonoverlapping(CODE.as_ptr(), CODE.len());
-        check(libc::syscall(libc::SYS_mprotect, at, PAGE_BYTES, libc::PROT_READ | libc::PROT_EXEC))?;
+        check(libc::syscall(libc::SYS_mprotect, at, PAGE_SIZE, libc::PROT_READ | libc::PROT_EXEC))?;
     }
     PAGE.store(addr, Ordering::SeqCst);
     Ok(())

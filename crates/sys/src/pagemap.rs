@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::descriptor::Descriptor;
-use crate::memory::PAGE_BYTES;
+use crate::memory::PAGE_SIZE;
 use crate::{check, direct_io, kept};
 
 const PAGE_IS_PRESENT: u64 = 1 << 3;
@@ -67,7 +67,7 @@ impl Pagemap {
     /// `/proc/self/pagemap` or `/proc/self/smaps` cannot be opened.
     pub fn open() -> io::Result<Self> {
         let entries = OwnedFd::from(File::open("/proc/self/pagemap")?);
-        let scans = !is_unknown(&scan_pagemap(entries.as_raw_fd(), &(0..4096)));
+        let scans = !is_unknown(&scan_pagemap(entries.as_raw_fd(), &(0..PAGE_SIZE)));
         let smaps = if scans { None } else { Some(OwnedFd::from(File::open("/proc/self/smaps")?).into()) };
         Ok(Pagemap { entries: entries.into(), smaps })
     }
@@ -136,13 +136,13 @@ impl Pagemap {
     #[must_use]
     pub fn are_present(&self, addr: usize, len: usize) -> bool {
         const CHUNK: usize = 512;
-        (addr..addr + len).step_by(CHUNK * PAGE_BYTES).all(|chunk| {
-            let nr_bytes = (addr + len - chunk).min(CHUNK * PAGE_BYTES);
+        (addr..addr + len).step_by(CHUNK * PAGE_SIZE).all(|chunk| {
+            let nr_bytes = (addr + len - chunk).min(CHUNK * PAGE_SIZE);
             let mut present = [0u8; CHUNK];
             // SAFETY: the kernel writes one byte for each page of the chunk into a local array of CHUNK bytes.
             let asked = unsafe { libc::syscall(libc::SYS_mincore, chunk, nr_bytes, present.as_mut_ptr()) };
-            let is_swapped = |page| self.is_swapped(chunk + page * PAGE_BYTES).unwrap_or(false);
-            asked == 0 && (0..nr_bytes.div_ceil(PAGE_BYTES)).all(|page| present[page] & 1 == 1 || is_swapped(page))
+            let is_swapped = |page| self.is_swapped(chunk + page * PAGE_SIZE).unwrap_or(false);
+            asked == 0 && (0..nr_bytes.div_ceil(PAGE_SIZE)).all(|page| present[page] & 1 == 1 || is_swapped(page))
         })
     }
 
@@ -152,8 +152,8 @@ impl Pagemap {
     /// Kernel errors. EBADF: this process may no longer read its page tables.
     pub fn filled(&self, pages: Range<usize>) -> io::Result<Vec<bool>> {
         const ENTRY_BYTES: usize = size_of::<u64>();
-        let mut entries = vec![0; pages.len() / 4096 * ENTRY_BYTES];
-        let at = pages.start / 4096 * ENTRY_BYTES;
+        let mut entries = vec![0; pages.len() / PAGE_SIZE * ENTRY_BYTES];
+        let at = pages.start / PAGE_SIZE * ENTRY_BYTES;
         self.entries.with(|number| direct_io::pread_exact(number, &mut entries, at as u64))?;
         let (entries, _) = entries.as_chunks::<ENTRY_BYTES>();
         Ok(entries.iter().map(|entry| u64::from_ne_bytes(*entry) & FILLED != 0).collect())
@@ -161,7 +161,7 @@ impl Pagemap {
 
     fn entry(&self, addr: usize) -> io::Result<u64> {
         let mut entry = [0; size_of::<u64>()];
-        let at = addr / 4096 * size_of::<u64>();
+        let at = addr / PAGE_SIZE * size_of::<u64>();
         self.entries.with(|number| direct_io::pread_exact(number, &mut entry, at as u64))?;
         Ok(u64::from_ne_bytes(entry))
     }
@@ -171,7 +171,7 @@ impl Pagemap {
 fn is_in_core(addr: usize) -> io::Result<bool> {
     let mut present = 0u8;
     // SAFETY: the kernel writes one byte of this frame.
-    check(unsafe { libc::syscall(libc::SYS_mincore, addr & !(PAGE_BYTES - 1), PAGE_BYTES, &raw mut present) })?;
+    check(unsafe { libc::syscall(libc::SYS_mincore, addr & !(PAGE_SIZE - 1), PAGE_SIZE, &raw mut present) })?;
     Ok(present & 1 == 1)
 }
 

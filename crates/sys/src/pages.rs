@@ -130,7 +130,7 @@ pub fn copy_streaming(source: &[u8], target: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{PAGE_BYTES, advise_nohugepage, anonymous_huge, populate_write};
+    use crate::memory::{PAGE_SIZE, advise_nohugepage, anonymous_huge, populate_write};
 
     #[test]
     fn streamed_copies_are_exact_whatever_the_alignment() {
@@ -157,11 +157,11 @@ mod tests {
         let pagemap = Pagemap::open().unwrap();
         // SAFETY: two parts of readable and writable memory of the test's own.
         let (first, error) = unsafe {
-            populate_write(source, 8 * PAGE_BYTES).unwrap();
+            populate_write(source, 8 * PAGE_SIZE).unwrap();
             (source as *mut u64).write(11);
-            copy_pages(&pagemap, source, target, 8 * PAGE_BYTES).unwrap();
+            copy_pages(&pagemap, source, target, 8 * PAGE_SIZE).unwrap();
             let first = (target as *const u64).read_volatile();
-            (first, copy_pages(&pagemap, source, target, 9 * PAGE_BYTES).unwrap_err())
+            (first, copy_pages(&pagemap, source, target, 9 * PAGE_SIZE).unwrap_err())
         };
         assert_eq!(first, 11);
         assert_eq!(error.raw_os_error(), Some(libc::EFAULT));

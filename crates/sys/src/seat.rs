@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::c_thread::{counted_threads, cpu_offset, id_offset, own_record};
-use crate::memory::{PAGE_BYTES, Reservation, unmap};
+use crate::memory::{PAGE_SIZE, Reservation, unmap};
 use crate::sigbus::is_fronted;
 use crate::signals::{self, BLOCKED, Blocked, bit};
 use crate::{futex, tls_vector};
@@ -161,7 +161,7 @@ pub(crate) fn leave_model() {
     let has_record = |seat: &&Seat| seat.record.load(Ordering::Acquire) != 0;
     let own = used().iter().filter(has_record).find(|seat| seat.thread.load(Ordering::Relaxed) == thread);
     if used().iter().all(|seat| seat.state.load(Ordering::Relaxed) != MODEL)
-        && let Some(place) = own.and_then(|own| take_copy_of(own, PAGE_BYTES).ok())
+        && let Some(place) = own.and_then(|own| take_copy_of(own, PAGE_SIZE).ok())
     {
         SEATS[place].state.store(MODEL, Ordering::Release);
     }
@@ -277,11 +277,11 @@ impl Seat {
     fn begin(&self, stack_bytes: usize) -> io::Result<libc::pthread_t> {
         let mut bytes = stack_bytes;
         loop {
-            let stack = Reservation::apart(bytes + PAGE_BYTES, PAGE_BYTES)?;
-            stack.protect_rw(stack.addr() + PAGE_BYTES..stack.range().end)?; // the first page guards it
+            let stack = Reservation::apart(bytes + PAGE_SIZE, PAGE_SIZE)?;
+            stack.protect_rw(stack.addr() + PAGE_SIZE..stack.range().end)?; // the first page guards it
             self.stack[0].store(stack.addr(), Ordering::Relaxed);
             self.stack[1].store(stack.len(), Ordering::Relaxed);
-            match patiently(|| self.create(stack.addr() + PAGE_BYTES, bytes)) {
+            match patiently(|| self.create(stack.addr() + PAGE_SIZE, bytes)) {
                 Ok(handle) => {
                     stack.leak();
                     return Ok(handle);
@@ -296,9 +296,9 @@ impl Seat {
     /// Gives this seat a stack of so many bytes, and above them a copy of what another one has from where a new
     /// thread's stack begins.
     fn become_copy_of(&self, other: &Seat, stack_bytes: usize) -> io::Result<()> {
-        let bytes = PAGE_BYTES + stack_bytes + (other.end() - other.top());
-        let stack = Reservation::apart(bytes.next_multiple_of(PAGE_BYTES), PAGE_BYTES)?;
-        stack.protect_rw(stack.addr() + PAGE_BYTES..stack.range().end)?; // the first page guards it
+        let bytes = PAGE_SIZE + stack_bytes + (other.end() - other.top());
+        let stack = Reservation::apart(bytes.next_multiple_of(PAGE_SIZE), PAGE_SIZE)?;
+        stack.protect_rw(stack.addr() + PAGE_SIZE..stack.range().end)?; // the first page guards it
         self.stack[0].store(stack.addr(), Ordering::Relaxed);
         self.stack[1].store(stack.len(), Ordering::Relaxed);
         stack.leak();

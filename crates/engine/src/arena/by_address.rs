@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use folioswap_core::PAGE_SIZE;
+use folioswap_core::{BLOCK_BYTES, PAGE_SIZE};
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::{fault_stack, signals};
 
@@ -25,7 +25,7 @@ use crate::manage::adopt;
 use crate::manage::hand_over;
 use crate::manage::pages;
 use crate::manage::remap::{self, Relocation};
-use crate::memory::table::{BLOCK_BYTES, blocks_of};
+use crate::memory::table::blocks_of;
 use crate::memory::waited::Waited;
 use crate::swap::info;
 

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use folioswap_core::{BlockId, PAGE_SIZE, State};
+use folioswap_core::{BLOCK_BYTES, BlockId, PAGE_SIZE, State};
 
 use crate::arena::advice;
 use crate::compact::compactd;
 use crate::engine::Engine;
-use crate::memory::table::{BLOCK_BYTES, blocks_of, pages_in};
+use crate::memory::table::{blocks_of, pages_in};
 
 /// Makes bytes read as zero. Frees the slots of dropped pages and the frames of dropped folios.
 ///

@@ -12,12 +12,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use dlmalloc::Dlmalloc;
-use folioswap_core::RangeSet;
+use folioswap_core::{BLOCK_BYTES, RangeSet};
 
 use crate::arena::Arena;
 use crate::arena::by_address::RawSpace;
 use crate::config::error::Error;
-use crate::memory::table::BLOCK_BYTES;
 
 /// Blocks of this size and more are mapped and unmapped alone.
 pub const LARGE_BYTES: usize = 1 << 20;

@@ -7,12 +7,12 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
-use folioswap_core::{BlockId, List, State};
+use folioswap_core::{BLOCK_BYTES, BlockId, List, State};
 use folioswap_sys::signals;
 
 use crate::arena::touch::{bring_in, first_missing};
 use crate::engine::Engine;
-use crate::memory::table::{BLOCK_BYTES, blocks_of, pages_in};
+use crate::memory::table::{blocks_of, pages_in};
 
 /// How many holds each block has.
 pub(crate) type HoldCounts = HashMap<BlockId, u32>;

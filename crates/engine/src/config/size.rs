@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use folioswap_core::Order;
+use folioswap_core::PAGE_SIZE;
 use folioswap_sys::{control_group, memory};
 
 /// Why a text is not a size.
@@ -59,13 +59,13 @@ fn parse_memory_of(text: &str, ram_bytes: impl FnOnce() -> u64) -> Result<u64, S
     let Some(share) = text.strip_suffix('%') else { return parse_size(text) };
     let is_number = share.bytes().all(|byte| byte.is_ascii_digit());
     match share.parse::<u64>() {
-        Ok(percent @ 1..=100) if is_number => Ok(ram_bytes() * percent / 100 / PAGE_BYTES * PAGE_BYTES),
+        Ok(percent @ 1..=100) if is_number => Ok(ram_bytes() * percent / 100 / PAGE * PAGE),
         _ => Err(SizeError::NotAShare(text.into())),
     }
 }
 
 /// Shares are whole pages.
-const PAGE_BYTES: u64 = Order::PAGE.bytes() as u64;
+const PAGE: u64 = PAGE_SIZE as u64;
 
 /// A number of bytes that prints as `512M`, `1.5G` or `300` (bytes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

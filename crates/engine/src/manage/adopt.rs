@@ -12,14 +12,14 @@
 use std::io;
 use std::ops::Range;
 
-use folioswap_core::{BLOCK_PAGES, BlockId, FrameId, List, Memory, Order, PAGE_SIZE, PIECE, State, Taken};
+use folioswap_core::{BLOCK_BYTES, BLOCK_PAGES, BlockId, FrameId, List, Memory, Order, PAGE_SIZE, PIECE, State, Taken};
 use folioswap_sys::{memory, signals};
 
 use crate::block::Block;
 use crate::engine::Engine;
 use crate::fault::take::{Changed, take_frames};
 use crate::manage::pages;
-use crate::memory::table::{BLOCK_BYTES, blocks_of, pages_in};
+use crate::memory::table::{blocks_of, pages_in};
 use crate::process::stopwatch::Stopwatch;
 use crate::process::turns::asleep;
 

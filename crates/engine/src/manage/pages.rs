@@ -10,12 +10,12 @@
 use std::io;
 use std::ops::Range;
 
-use folioswap_core::{BLOCK_PAGES, BlockId, Order, PAGE_SIZE, State};
+use folioswap_core::{BLOCK_BYTES, BLOCK_PAGES, BlockId, Order, PAGE_SIZE, State};
 use folioswap_sys::{memory, signals};
 
 use crate::compact::compactd;
 use crate::engine::Engine;
-use crate::memory::table::{BLOCK_BYTES, blocks_of, pages_in};
+use crate::memory::table::{blocks_of, pages_in};
 
 /// The blocks that lie in a range of addresses completely. May be empty at the end of the first one.
 fn whole_blocks_of(range: &Range<usize>) -> Range<usize> {

@@ -11,14 +11,14 @@
 use std::io;
 use std::ops::Range;
 
-use folioswap_core::{BLOCK_PAGES, BlockId, Entry, FrameId, List, Order, PAGE_SIZE, PIECE, SlotId, State};
+use folioswap_core::{BLOCK_BYTES, BLOCK_PAGES, BlockId, Entry, FrameId, List, Order, PAGE_SIZE, PIECE, SlotId, State};
 use folioswap_sys::{memory, signals};
 
 use crate::block::Block;
 use crate::compact::compactd;
 use crate::engine::Engine;
 use crate::manage::pages;
-use crate::memory::table::{BLOCK_BYTES, blocks_of, pages_in};
+use crate::memory::table::{blocks_of, pages_in};
 use crate::process::fatal;
 use crate::process::turns::asleep;
 

@@ -11,12 +11,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use folioswap_core::{BlockId, FolioId, FolioTable, HashKey, Locked, Order, PAGE_SIZE, RangeSet};
+use folioswap_core::{BLOCK_BYTES, BlockId, FolioId, FolioTable, HashKey, Locked, Order, PAGE_SIZE, RangeSet};
 
 use crate::process::turns::Waits;
 
-/// Bytes of a block.
-pub(crate) const BLOCK_BYTES: usize = Order::HUGE.bytes();
+const _: () = assert!(PAGE_SIZE == folioswap_sys::memory::PAGE_SIZE);
 
 /// Bits of a user address.
 const ADDRESS_BITS: u32 = 47;

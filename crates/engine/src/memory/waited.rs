@@ -8,9 +8,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use folioswap_core::PAGE_SIZE;
-
-use crate::memory::table::BLOCK_BYTES;
+use folioswap_core::{BLOCK_BYTES, PAGE_SIZE};
 
 static BY_BLOCK: [AtomicU32; 1 << 14] = [const { AtomicU32::new(0) }; 1 << 14];
 static BY_PAGE: [AtomicU32; 1 << 18] = [const { AtomicU32::new(0) }; 1 << 18];

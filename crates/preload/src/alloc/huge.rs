@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::ground::lock::{Lock, Locked};
 use crate::ground::{guard, state};
 use crate::map::{adopt, mapping, remap};
-use crate::memory::pages::BLOCK_BYTES;
+use folioswap::{BLOCK_BYTES, PAGE_SIZE};
 
 /// Blocks of this size and above are mappings of their own. On average half of the last folio is wasted.
 const LEAST_BYTES: usize = 8 << 20;
 
 /// Bytes behind each block at least: programs read and write a little too far. The C library leaves nothing for certain
 /// behind its largest blocks, but for sizes of whole pages it leaves nearly a page.
-const SLACK: usize = 4096;
+const SLACK: usize = PAGE_SIZE;
 
 /// The length of the mapping for a block of this size.
 fn len_for(size: usize) -> usize {

@@ -19,6 +19,7 @@ use crate::ground::heap::{self, ALIGNMENT, ORDINARY, PRIVATE};
 use crate::ground::state::{self, Phase};
 use crate::ground::{c_library, guard, waiting};
 use crate::memory::known;
+use folioswap::PAGE_SIZE;
 
 real!(MALLOC = c"malloc": fn(usize) -> *mut c_void);
 real!(CALLOC = c"calloc": fn(usize, usize) -> *mut c_void);
@@ -295,14 +296,14 @@ export! {
 
 export! {
     fn valloc(size: usize) -> *mut c_void {
-        allocate(size, 4096, 0).cast()
+        allocate(size, PAGE_SIZE, 0).cast()
     }
 }
 
 export! {
     fn pvalloc(size: usize) -> *mut c_void {
-        match size.checked_next_multiple_of(4096) {
-            Some(size) => allocate(size, 4096, 0).cast(),
+        match size.checked_next_multiple_of(PAGE_SIZE) {
+            Some(size) => allocate(size, PAGE_SIZE, 0).cast(),
             None => out_of_memory().cast(),
         }
     }

@@ -6,6 +6,7 @@
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use folioswap::PAGE_SIZE;
 use folioswap_sys::clock;
 use libc::{iovec, mmsghdr, msghdr, nfds_t, sockaddr, socklen_t, timespec};
 
@@ -493,7 +494,7 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
                 return None;
             }
             libc::SYS_mincore => {
-                let present = Copied::new(c, b.div_ceil(4096), true);
+                let present = Copied::new(c, b.div_ceil(PAGE_SIZE), true);
                 let result = kernel!(number, a, b, present.addr());
                 present.bring_back(result) as isize
             }

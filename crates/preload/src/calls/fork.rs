@@ -27,7 +27,7 @@ use crate::ground::state::{self, Phase};
 use crate::ground::{guard, heap, selector, waiting};
 use crate::map::{adopt, advice, footprint, managed, ring_places};
 use crate::memory::access::{self, Access};
-use crate::memory::{known, pages};
+use crate::memory::known;
 
 type Handler = Option<extern "C" fn()>;
 
@@ -256,8 +256,8 @@ const STACK_BYTES: usize = 32 << 10;
 /// Brings the next part of the stack in, as far as it is managed.
 fn touch_stack() {
     let here = 0u8;
-    let top = &raw const here as usize & !(pages::PAGE_BYTES - 1);
-    let pages = (top - STACK_BYTES..top).step_by(pages::PAGE_BYTES).rev();
+    let top = &raw const here as usize & !(folioswap::PAGE_SIZE - 1);
+    let pages = (top - STACK_BYTES..top).step_by(folioswap::PAGE_SIZE).rev();
     for page in pages.take_while(|&page| state::is_managed(page) && access::is_open(page, 1, Access::Write)) {
         // SAFETY: the program may write there, and nothing is changed. It may be no stack, but another thread's data.
         unsafe { AtomicU8::from_ptr(page as *mut u8) }.fetch_or(0, Ordering::Relaxed);

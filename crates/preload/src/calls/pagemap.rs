@@ -7,13 +7,12 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
-use folioswap::RawSpace;
+use folioswap::{BLOCK_BYTES, PAGE_SIZE, RawSpace};
 
 use crate::calls::remote;
 use crate::ground::real::kernel;
 use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
-use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES};
 
 pub const PAGEMAP_SCAN: u32 = 0xc060_6610;
 
@@ -66,7 +65,7 @@ fn block_end(addr: usize) -> usize {
 /// What an entry of a page with content that is out has: the last of its bits is had by a page that was just written.
 fn out(fd: c_int) -> u64 {
     let mut entry = 0u64;
-    let at = (&raw mut entry) as usize / PAGE_BYTES * ENTRY_BYTES;
+    let at = (&raw mut entry) as usize / PAGE_SIZE * ENTRY_BYTES;
     // SAFETY: the kernel writes to this local.
     unsafe { kernel!(libc::SYS_pread64, fd, &raw mut entry, ENTRY_BYTES, at) };
     IS_IN_SWAP | entry & IS_WRITTEN
@@ -82,15 +81,15 @@ pub fn after_read(fd: c_int, buffer: *mut c_void, len: isize, offset: Option<i64
     let position = || unsafe { kernel!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) as i64 - len as i64 };
     state::keeping_errno(|| {
         let Some(space) = state::space().filter(|_| remote::is_own_pagemap(fd)) else { return };
-        let first = offset.unwrap_or_else(position) as usize / ENTRY_BYTES * PAGE_BYTES;
-        let end = first.saturating_add(len as usize / ENTRY_BYTES * PAGE_BYTES);
+        let first = offset.unwrap_or_else(position) as usize / ENTRY_BYTES * PAGE_SIZE;
+        let end = first.saturating_add(len as usize / ENTRY_BYTES * PAGE_SIZE);
         let (mut at, out) = (first, out(fd));
         while at < end {
             let parts = first_filled(space, at..end);
             let Some(last) = parts.last() else { return };
             at = block_end(last.end - 1);
-            for page in parts.into_iter().flat_map(|part| part.step_by(PAGE_BYTES)) {
-                let entry = buffer.cast::<u64>().wrapping_add((page - first) / PAGE_BYTES);
+            for page in parts.into_iter().flat_map(|part| part.step_by(PAGE_SIZE)) {
+                let entry = buffer.cast::<u64>().wrapping_add((page - first) / PAGE_SIZE);
                 // SAFETY: an entry in the caller's buffer, which the kernel has written. It need not be aligned.
                 unsafe {
                     let found = entry.read_unaligned();
@@ -187,7 +186,7 @@ impl Found {
                     return Some(region.start as usize);
                 }
             }
-            at = (part.walk_end as usize).max(at + PAGE_BYTES);
+            at = (part.walk_end as usize).max(at + PAGE_SIZE);
         }
         Some(at)
     }
@@ -200,7 +199,7 @@ impl Found {
         }
         let start = if joins { self.last.start } else { region.start };
         self.nr_regions += u64::from(!joins);
-        self.nr_pages += (region.end - region.start) / PAGE_BYTES as u64;
+        self.nr_pages += (region.end - region.start) / PAGE_SIZE as u64;
         self.last = Region { start, ..*region };
         let place = (self.scan.regions as *mut Region).wrapping_add(self.nr_regions as usize - 1);
         if !access::is_open(place as usize, size_of::<Region>(), Access::Write) {

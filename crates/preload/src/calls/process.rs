@@ -15,7 +15,7 @@ use crate::ground::export::{export, real};
 use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
 use crate::memory::cover::{self, Held, Outcome};
-use crate::memory::pages::PAGE_BYTES;
+use folioswap::PAGE_SIZE;
 
 type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
 
@@ -122,7 +122,7 @@ impl Copies {
         let mut copies = Copies { list: Vec::new(), _texts: Vec::new() };
         let mut at = list;
         loop {
-            let begins_page = at == list || (at as usize) % PAGE_BYTES < size_of::<usize>();
+            let begins_page = at == list || (at as usize) % PAGE_SIZE < size_of::<usize>();
             if begins_page && !access::is_open(at as usize, size_of::<usize>(), Access::Read) {
                 return None;
             }

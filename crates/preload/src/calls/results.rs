@@ -9,6 +9,7 @@ use libc::{
     size_t, ssize_t, timespec, timeval,
 };
 
+use folioswap::PAGE_SIZE;
 use folioswap_sys::clock;
 
 use crate::calls::copied::{self, copied};
@@ -61,7 +62,7 @@ copied! {
     fn pthread_setname_np(thread: pthread_t, name: *const c_char = text) -> c_int;
     fn ttyname_r(fd: c_int, name: *mut c_char = bytes(len), len: size_t) -> c_int;
     fn ptsname_r(fd: c_int, name: *mut c_char = bytes(len), len: size_t) -> c_int;
-    fn mincore(addr: *const c_void, len: size_t, present: *mut u8 = bytes(len.div_ceil(4096))) -> c_int;
+    fn mincore(addr: *const c_void, len: size_t, present: *mut u8 = bytes(len.div_ceil(PAGE_SIZE))) -> c_int;
     fn getdirentries, getdirentries64(
         fd: c_int, buffer: *mut c_char = bytes(len), len: size_t, base: *mut off64_t = value
     ) -> ssize_t;

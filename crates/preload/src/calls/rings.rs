@@ -21,7 +21,7 @@ use crate::ground::real::{kernel, raw};
 use crate::ground::{guard, state, waiting};
 use crate::memory::access::{self, Access};
 use crate::memory::cover::{self, Held};
-use crate::memory::pages::BLOCK_BYTES;
+use folioswap::BLOCK_BYTES;
 
 type Words = [usize; 6];
 

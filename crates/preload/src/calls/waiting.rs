@@ -8,12 +8,11 @@ use std::ffi::c_int;
 
 use libc::{clockid_t, pthread_barrier_t, pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, sem_t, timespec};
 
-use folioswap::Waited;
+use folioswap::{PAGE_SIZE, Waited};
 
 use crate::calls::copied::{self, Copied};
 use crate::ground::export::{aliases, export, real, real_of};
 use crate::ground::{guard, state};
-use crate::memory::pages::PAGE_BYTES;
 
 /// Whether the kernel may find a word missing.
 fn is_needed() -> bool {
@@ -65,7 +64,7 @@ unsafe fn plain(number: c_int) -> Plain {
 
 unsafe fn words<T>(at: *mut T) -> Words<T> {
     let (first, last) = (at as usize, (at as usize).wrapping_add(size_of::<T>() - size_of::<u32>()));
-    let is_in_two = first / PAGE_BYTES != last / PAGE_BYTES;
+    let is_in_two = first / PAGE_SIZE != last / PAGE_SIZE;
     Words { at, _kept: [wait_on(first), if is_in_two { wait_on(last) } else { None }] }
 }
 

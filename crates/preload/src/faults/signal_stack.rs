@@ -3,6 +3,7 @@
 //! The thread's own stack may be managed (a coroutine's stack in a malloc block), and the kernel cannot push a signal
 //! frame onto a missing page. The engine runs on yet another stack (`folioswap_sys::fault_stack`).
 
+use folioswap::PAGE_SIZE;
 use folioswap_sys::memory::place_apart;
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{fs_base, own_calls, static_tls, vforked};
@@ -21,7 +22,7 @@ const FRAME_BYTES: usize = 4 << 10;
 /// The smallest stack of the program's that is really used.
 const LEAST_BYTES: usize = 32 << 10;
 /// A guard page below the stack.
-const GUARD_BYTES: usize = 4096;
+const GUARD_BYTES: usize = PAGE_SIZE;
 
 /// Mappings of threads that have ended.
 static SPARE: Lock<Vec<usize>> = Lock::new(Vec::new());

@@ -10,7 +10,7 @@ use std::ptr::null;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use folioswap::RawSpace;
+use folioswap::{BLOCK_BYTES, RawSpace};
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{held_signals, static_tls, tls_vector};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t, stack_t};
@@ -20,7 +20,6 @@ use crate::ground::export::{export, real};
 use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::{kernel, own};
 use crate::ground::{c_library, guard, state, waiting};
-use crate::memory::pages::BLOCK_BYTES;
 use crate::memory::resident;
 
 type Body = extern "C" fn(*mut c_void) -> *mut c_void;

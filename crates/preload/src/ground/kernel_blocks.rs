@@ -13,6 +13,7 @@ use crate::ground::export::real;
 use crate::ground::heap::ORDINARY;
 use crate::ground::real::own;
 use crate::ground::{c_library, guard};
+use folioswap::PAGE_SIZE;
 
 real!(OPEN_STREAM = c"fopen": fn(*const libc::c_char, *const libc::c_char) -> *mut libc::FILE);
 real!(CLOSE_STREAM = c"fclose": fn(*mut libc::FILE) -> c_int);
@@ -128,7 +129,7 @@ fn lead(word: &c_library::Word, function: usize) -> bool {
     let page = word.addr & !4095;
     let protect = |access: c_int| {
         // SAFETY: the page of the C library's word, which stays readable.
-        unsafe { own!(libc::SYS_mprotect, page, 4096, access) == 0 }
+        unsafe { own!(libc::SYS_mprotect, page, PAGE_SIZE, access) == 0 }
     };
     if word.is_read_only && !protect(libc::PROT_READ | libc::PROT_WRITE) {
         return false;

@@ -71,7 +71,7 @@ pub fn is_pending() -> bool {
 pub fn has_room(bytes: usize) -> bool {
     match is_later() {
         true => known::ordinary_bytes().saturating_add(bytes) <= ROOM_BYTES.load(Ordering::Relaxed),
-        false => bytes < pages::BLOCK_BYTES && known::has_share(bytes),
+        false => bytes < folioswap::BLOCK_BYTES && known::has_share(bytes),
     }
 }
 
@@ -159,7 +159,7 @@ fn is_plain(mapping: &Listed) -> bool {
 fn adopt(space: &RawSpace, range: &Range<usize>, mapping: &Listed) {
     let mut start = range.start;
     while start < range.end {
-        let end = (start + PART_BYTES).next_multiple_of(pages::BLOCK_BYTES).min(range.end);
+        let end = (start + PART_BYTES).next_multiple_of(folioswap::BLOCK_BYTES).min(range.end);
         let _beginning = known::beginning();
         let parts = known::ordinary().parts(&(start..end)); // without what has gone or moved since
         for part in parts {

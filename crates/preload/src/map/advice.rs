@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::ops::Range;
 
-use folioswap::{Advice, RawSpace};
+use folioswap::{Advice, BLOCK_BYTES, PAGE_SIZE, RawSpace};
 
 use crate::ground::export::export;
 use crate::ground::guard;
@@ -11,7 +11,7 @@ use crate::ground::real::kernel;
 use crate::ground::state::{self, Phase};
 use crate::map::{adopt, managed, protection};
 use crate::memory::access::{self, Access};
-use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES, pages};
+use crate::memory::pages::pages;
 use crate::memory::{known, open_pages};
 
 /// Linux 5.18, 6.1 and 6.13. The libc crate lacks them for some targets.
@@ -156,7 +156,7 @@ fn populate(space: &RawSpace, range: &Range<usize>, advice: c_int) -> c_int {
 /// Implements `madvise` on a range with managed parts.
 fn advise(start: usize, len: usize, advice: c_int) -> c_int {
     let range = start..start.saturating_add(pages(len));
-    let end = len.checked_next_multiple_of(PAGE_BYTES).and_then(|len| start.checked_add(len));
+    let end = len.checked_next_multiple_of(PAGE_SIZE).and_then(|len| start.checked_add(len));
     if end.is_none() {
         // Beyond the largest number: the kernel refuses all of it.
         // SAFETY: the program's own call.
@@ -164,7 +164,7 @@ fn advise(start: usize, len: usize, advice: c_int) -> c_int {
     }
     let is_known = is_for_children(advice) || matches!(advice, MADV_GUARD_INSTALL | MADV_GUARD_REMOVE);
     let is_ours =
-        |_: &&RawSpace| len > 0 && start.is_multiple_of(PAGE_BYTES) && (is_known || state::overlaps(start, len));
+        |_: &&RawSpace| len > 0 && start.is_multiple_of(PAGE_SIZE) && (is_known || state::overlaps(start, len));
     if matches!(advice, libc::MADV_WIPEONFORK | libc::MADV_MERGEABLE) {
         adopt::before_keeping(&range);
     }
@@ -267,8 +267,8 @@ fn in_order(space: &RawSpace, range: &Range<usize>, mut advise: impl FnMut(&Rang
 /// The start of the first locked page of a range that has one.
 fn first_locked(space: &RawSpace, range: &Range<usize>) -> usize {
     let (mut free, mut end) = (range.start, range.end);
-    while end - free > PAGE_BYTES {
-        let middle = free + (end - free) / PAGE_BYTES / 2 * PAGE_BYTES;
+    while end - free > PAGE_SIZE {
+        let middle = free + (end - free) / PAGE_SIZE / 2 * PAGE_SIZE;
         if space.has_locked(&(free..middle)) { end = middle } else { free = middle }
     }
     free

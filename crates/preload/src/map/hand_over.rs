@@ -5,13 +5,14 @@ use std::ops::Range;
 use crate::ground::real::kernel;
 use crate::ground::{guard, state};
 use crate::memory::known;
-use crate::memory::pages::{PAGE_BYTES, are_possible};
+use crate::memory::pages::are_possible;
+use folioswap::PAGE_SIZE;
 
 /// Hands what is managed of a range over to the kernel, with its content, and what would be managed later. Parts whose
 /// content is in use stay.
 pub fn hand_over(range: &Range<usize>) {
     let Some(space) = state::space().filter(|_| !guard::inside()) else { return };
-    if range.is_empty() || !are_possible(range) || !range.end.is_multiple_of(PAGE_BYTES) {
+    if range.is_empty() || !are_possible(range) || !range.end.is_multiple_of(PAGE_SIZE) {
         return; // the kernel refuses it
     }
     let _guard = guard::enter();

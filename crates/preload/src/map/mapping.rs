@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr::{null_mut, without_provenance_mut};
 
-use folioswap::RawSpace;
+use folioswap::{BLOCK_BYTES, PAGE_SIZE, RawSpace};
 use folioswap_sys::memory::{self, Reservation, place_apart};
 
 use crate::ground::guard;
@@ -20,7 +20,7 @@ use crate::ground::real::{kernel, own};
 use crate::ground::state::{self, Outcome, Phase};
 use crate::map::managed::{self, manage, note_unmanaged};
 use crate::map::{adopt, footprint, refused, ring_places};
-use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES, PLAIN, are_possible, pages};
+use crate::memory::pages::{PLAIN, are_possible, pages};
 use crate::memory::{known, open_pages};
 
 /// Flags of mappings that are not managed.
@@ -139,7 +139,7 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Less than a block is mapped from the start of a piece on.
 fn map_aligned(len: usize, access: c_int, flags: c_int) -> Option<*mut c_void> {
     let align = if len < BLOCK_BYTES { PIECE_BYTES } else { BLOCK_BYTES };
-    let (len, slack) = (pages(len), align - PAGE_BYTES);
+    let (len, slack) = (pages(len), align - PAGE_SIZE);
     let whole = len.checked_add(slack)?;
     // SAFETY: a new mapping at an address that the kernel chooses. What is trimmed off is known to nobody.
     unsafe {
@@ -217,7 +217,7 @@ pub unsafe fn replace<R: Outcome>(space: &RawSpace, range: &Range<usize>, is_new
 /// The size of the pages that a mapping is made of: munmap takes nothing smaller.
 fn huge_page_bytes(flags: c_int) -> usize {
     match (flags & libc::MAP_HUGETLB != 0, flags as u32 >> libc::MAP_HUGE_SHIFT & 0x3f) {
-        (false, _) => PAGE_BYTES,
+        (false, _) => PAGE_SIZE,
         (true, 0) => BLOCK_BYTES, // the default on this architecture, unless the kernel was started with another
         (true, exponent) => 1 << exponent,
     }
@@ -235,7 +235,7 @@ unsafe fn map_over(
 ) -> *mut c_void {
     let elsewhere = flags & !(libc::MAP_FIXED | libc::MAP_POPULATE | libc::MAP_LOCKED) | libc::MAP_NORESERVE;
     let is_plain_memory = flags & libc::MAP_ANONYMOUS != 0 && flags & libc::MAP_HUGETLB == 0;
-    let trial_len = if is_plain_memory { PAGE_BYTES } else { range.len() };
+    let trial_len = if is_plain_memory { PAGE_SIZE } else { range.len() };
     // SAFETY: a new mapping at an address that the kernel chooses, known to nobody.
     unsafe {
         let trial = kernel_mmap(null_mut(), trial_len, access, elsewhere, fd, offset);
@@ -259,7 +259,7 @@ unsafe fn map_over(
 fn maps_zeros(access: c_int, flags: c_int, fd: c_int, offset: i64) -> bool {
     let kind = flags & (libc::MAP_TYPE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB); // it has no huge pages
     let is_private_file = kind == libc::MAP_PRIVATE && fd >= 0;
-    let may_be = is_private_file && access & libc::PROT_EXEC == 0 && (offset as usize).is_multiple_of(PAGE_BYTES);
+    let may_be = is_private_file && access & libc::PROT_EXEC == 0 && (offset as usize).is_multiple_of(PAGE_SIZE);
     if !may_be || guard::inside() || !state::may_manage() {
         return false;
     }
@@ -390,13 +390,13 @@ pub unsafe fn unmap(addr: *mut c_void, len: usize) -> c_int {
 /// dropped the content, the call should not fail.
 fn may_divide(space: &RawSpace, range: &Range<usize>) -> bool {
     let is_inner = |edge: usize| {
-        let around = edge.saturating_sub(PAGE_BYTES)..edge + PAGE_BYTES;
+        let around = edge.saturating_sub(PAGE_SIZE)..edge + PAGE_SIZE;
         space.managed_parts(around.clone()) == [around]
     };
     // A mapping that becomes three.
     let has_room = || {
-        let trial = Reservation::new(3 * PAGE_BYTES, PAGE_BYTES)?;
-        trial.protect_rw(trial.addr() + PAGE_BYTES..trial.addr() + 2 * PAGE_BYTES)
+        let trial = Reservation::new(3 * PAGE_SIZE, PAGE_SIZE)?;
+        trial.protect_rw(trial.addr() + PAGE_SIZE..trial.addr() + 2 * PAGE_SIZE)
     };
     !(is_inner(range.start) || is_inner(range.end)) || state::keeping_errno(has_room).is_ok()
 }

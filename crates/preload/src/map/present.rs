@@ -6,13 +6,12 @@ use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use folioswap::{RangeSet, RawSpace};
+use folioswap::{PAGE_SIZE, RangeSet, RawSpace};
 use folioswap_sys::static_tls;
 
 use crate::ground::c_library;
 use crate::ground::heap::{ORDINARY, PRIVATE};
 use crate::map::managed::manage;
-use crate::memory::pages::PAGE_BYTES;
 
 /// Smaller mappings are not looked at, and smaller untouched parts of them are not managed with a locked budget.
 const LEAST_BYTES: usize = 1 << 20;
@@ -53,7 +52,7 @@ fn of_thread() -> Range<usize> {
         }
         size
     };
-    (pointer - storage) & !(PAGE_BYTES - 1)..(pointer + RECORD_BYTES).next_multiple_of(PAGE_BYTES)
+    (pointer - storage) & !(PAGE_SIZE - 1)..(pointer + RECORD_BYTES).next_multiple_of(PAGE_SIZE)
 }
 
 /// The addresses of a mapping without a file or a name that is readable and writable.
@@ -89,7 +88,7 @@ unsafe extern "C" fn note_own(object: *mut libc::dl_phdr_info, _size: usize, fou
     let all = segments.reduce(|one, next| one.start.min(next.start)..one.end.max(next.end)).unwrap_or_default();
     let is_this = all.contains(&(own_object as *const () as usize));
     if is_this {
-        *found = all.start..all.end.next_multiple_of(PAGE_BYTES);
+        *found = all.start..all.end.next_multiple_of(PAGE_SIZE);
     }
     is_this.into()
 }
@@ -102,17 +101,17 @@ fn untouched(range: &Range<usize>) -> Vec<Range<usize>> {
     let Ok(file) = File::open("/proc/self/pagemap") else { return Vec::new() };
     let mut parts: Vec<Range<usize>> = Vec::new();
     let mut buffer = [0; 512 * ENTRY_BYTES];
-    for page in range.clone().step_by(512 * PAGE_BYTES) {
-        let entries = &mut buffer[..((range.end - page) / PAGE_BYTES).min(512) * ENTRY_BYTES];
-        if file.read_exact_at(entries, (page / PAGE_BYTES * ENTRY_BYTES) as u64).is_err() {
+    for page in range.clone().step_by(512 * PAGE_SIZE) {
+        let entries = &mut buffer[..((range.end - page) / PAGE_SIZE).min(512) * ENTRY_BYTES];
+        if file.read_exact_at(entries, (page / PAGE_SIZE * ENTRY_BYTES) as u64).is_err() {
             return Vec::new();
         }
         for (index, entry) in entries.as_chunks::<ENTRY_BYTES>().0.iter().enumerate() {
-            let page = page + index * PAGE_BYTES;
+            let page = page + index * PAGE_SIZE;
             match parts.last_mut() {
                 _ if u64::from_ne_bytes(*entry) & HAS_CONTENT != 0 => {}
-                Some(last) if last.end == page => last.end += PAGE_BYTES,
-                _ => parts.push(page..page + PAGE_BYTES),
+                Some(last) if last.end == page => last.end += PAGE_SIZE,
+                _ => parts.push(page..page + PAGE_SIZE),
             }
         }
     }

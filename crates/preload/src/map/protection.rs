@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
-use folioswap::RawSpace;
+use folioswap::{PAGE_SIZE, RawSpace};
 
 use crate::ground::export::export;
 use crate::ground::real::kernel;
@@ -12,7 +12,7 @@ use crate::ground::{guard, state, waiting};
 use crate::map::adopt;
 use crate::map::managed::{self, manage};
 use crate::map::mapping::{is_plain, note_ordinary};
-use crate::memory::pages::{PAGE_BYTES, PLAIN, are_possible, pages};
+use crate::memory::pages::{PLAIN, are_possible, pages};
 use crate::memory::{key_rights, known, open_pages};
 
 /// How often a range that is to be locked is brought in, because parts of it left meanwhile.
@@ -114,7 +114,7 @@ export! {
             let lock = || unsafe { kernel!(libc::SYS_mlock2, addr, len, flags) as c_int };
             let is_ours = state::overlaps(addr as usize, len) && flags & !libc::MLOCK_ONFAULT == 0 && !guard::inside();
             let Some(space) = state::space().filter(|_| is_ours && may_lock()) else { return lock() };
-            let start = addr as usize & !(PAGE_BYTES - 1);
+            let start = addr as usize & !(PAGE_SIZE - 1);
             let range = start..pages((addr as usize).saturating_add(len));
             if !are_possible(&range) {
                 return lock();
@@ -170,7 +170,7 @@ export! {
             let unlocked = unsafe { kernel!(libc::SYS_munlock, addr, len) as c_int };
             let is_done = unlocked == 0 || state::errno() == libc::ENOMEM; // parts are, up to a hole
             if let Some(space) = state::space().filter(|_| is_done && len > 0 && !guard::inside()) {
-                let start = addr as usize & !(PAGE_BYTES - 1);
+                let start = addr as usize & !(PAGE_SIZE - 1);
                 space.note_unlocked(start..pages((addr as usize).saturating_add(len)));
             }
             unlocked

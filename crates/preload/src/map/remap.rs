@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::ops::Range;
 
-use folioswap::{RawSpace, Relocation};
+use folioswap::{BLOCK_BYTES, PAGE_SIZE, RawSpace, Relocation};
 use folioswap_sys::memory::{self, Reservation};
 
 use crate::ground::export::export;
@@ -15,7 +15,7 @@ use crate::map::listed::{self, Listed};
 use crate::map::managed::manage;
 use crate::map::mapping::{failed, replace};
 use crate::map::{refused, ring_places};
-use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES, are_possible, pages};
+use crate::memory::pages::{are_possible, pages};
 use crate::memory::{known, open_pages};
 
 const MREMAP_DONTUNMAP: c_int = 4;
@@ -52,7 +52,7 @@ impl Request {
 
     /// The last page of the old range.
     fn last(&self) -> Range<usize> {
-        self.old.end.saturating_sub(PAGE_BYTES)..self.old.end
+        self.old.end.saturating_sub(PAGE_SIZE)..self.old.end
     }
 
     /// The part of the old range that stays.
@@ -127,7 +127,7 @@ impl Request {
     /// Whether the old range lies in one mapping: to let that grow beyond all addresses fails for lack of room. With
     /// several, or with none, it fails because they are not one.
     fn is_one_mapping(&self) -> bool {
-        let beyond = Request { old: self.old.clone(), new_len: (1 << 47) - PAGE_BYTES, flags: 0, target: 0 };
+        let beyond = Request { old: self.old.clone(), new_len: (1 << 47) - PAGE_SIZE, flags: 0, target: 0 };
         matches!(beyond.call(0, 0), Err(error) if error.raw_os_error() != Some(libc::EFAULT))
     }
 
@@ -165,14 +165,14 @@ fn resize(space: &RawSpace, request: &Request) -> io::Result<usize> {
     let Request { old, new_len, .. } = request;
     if *new_len <= old.len() {
         let tail = old.start + new_len..old.end;
-        if tail.is_empty() || !memory::is_mapped(old.start..old.start + PAGE_BYTES) {
+        if tail.is_empty() || !memory::is_mapped(old.start..old.start + PAGE_SIZE) {
             return request.call(0, 0);
         }
         known::forget(&tail);
         // SAFETY: the program gives up the tail.
         return unsafe { replace(space, &tail, false, || request.call(0, 0)) };
     }
-    let last = old.end - PAGE_BYTES..old.end;
+    let last = old.end - PAGE_SIZE..old.end;
     if space.has_locked(&last) {
         // What grows is locked too. The kernel fills it at once, and it is not managed.
         let ranges = Relocation { from: old.clone(), new_len: *new_len, alike: true, replaced: &[], keeps_old: false };
@@ -344,9 +344,9 @@ export! {
         state::as_the_kernel(|| {
             // SAFETY: passes the caller's arguments on unchanged.
             let call = || unsafe { kernel!(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void };
-            let last = (addr as usize).saturating_add(pages(old_len)).saturating_sub(PAGE_BYTES);
+            let last = (addr as usize).saturating_add(pages(old_len)).saturating_sub(PAGE_SIZE);
             if adopt::lacks_room(new_len.saturating_sub(old_len))
-                && (state::overlaps(last, 1) || known::ordinary().overlaps(&(last..last + PAGE_BYTES)))
+                && (state::overlaps(last, 1) || known::ordinary().overlaps(&(last..last + PAGE_SIZE)))
             {
                 adopt::now();
             }

@@ -4,11 +4,11 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use folioswap::PAGE_SIZE;
 use folioswap_sys::uring;
 
 use crate::ground::real::own;
 use crate::ground::{guard, state};
-use crate::memory::pages::PAGE_BYTES;
 
 /// The end of these addresses.
 const END: usize = 2 << 30;
@@ -17,8 +17,8 @@ const END: usize = 2 << 30;
 static PLACES: [AtomicUsize; 128] = [const { AtomicUsize::new(0) }; 128];
 
 fn range_of(place: usize) -> Range<usize> {
-    let start = place & !(PAGE_BYTES - 1);
-    start..start + place % PAGE_BYTES * PAGE_BYTES
+    let start = place & !(PAGE_SIZE - 1);
+    start..start + place % PAGE_SIZE * PAGE_SIZE
 }
 
 fn change(from: impl Fn(usize) -> bool, to: usize) {
@@ -31,7 +31,7 @@ fn change(from: impl Fn(usize) -> bool, to: usize) {
 
 /// Notes a mapping of a ring.
 pub fn note(addr: usize, len: usize) {
-    change(|now| now == 0, addr | (len / PAGE_BYTES));
+    change(|now| now == 0, addr | (len / PAGE_SIZE));
 }
 
 /// Called before a thread of the engine unmaps something.

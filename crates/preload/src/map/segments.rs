@@ -12,7 +12,8 @@ use crate::ground::{guard, state};
 use crate::map::mapping::replace;
 use crate::map::{adopt, ring_places};
 use crate::memory::known;
-use crate::memory::pages::{PAGE_BYTES, are_possible, pages};
+use crate::memory::pages::{are_possible, pages};
+use folioswap::PAGE_SIZE;
 
 /// The size of a segment; `None` if the kernel does not tell.
 fn size_of_segment(id: c_int) -> Option<usize> {
@@ -28,7 +29,7 @@ fn covered(id: c_int, addr: *const c_void, flags: c_int) -> Option<Range<usize>>
     if flags & libc::SHM_REMAP == 0 || addr.is_null() || guard::inside() || !state::may_manage() {
         return None;
     }
-    let start = if flags & libc::SHM_RND != 0 { addr as usize & !(PAGE_BYTES - 1) } else { addr as usize };
+    let start = if flags & libc::SHM_RND != 0 { addr as usize & !(PAGE_SIZE - 1) } else { addr as usize };
     let range = start..start.saturating_add(pages(size_of_segment(id)?));
     (!range.is_empty() && are_possible(&range)).then_some(range)
 }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::ground::real::own;
 use crate::ground::state;
-use crate::memory::pages::PAGE_BYTES;
 use crate::memory::{open_pages, resident};
+use folioswap::PAGE_SIZE;
 
 /// What a call does with memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,8 +34,8 @@ const STACK_BYTES: usize = 32 << 10;
 /// Finds out whether the kernel can be asked.
 pub fn prepare() {
     let local = 0u8;
-    let page = &raw const local as usize & !(PAGE_BYTES - 1);
-    ANSWERS.store(populate(page..page + PAGE_BYTES, Access::Read) == 0, Ordering::Relaxed);
+    let page = &raw const local as usize & !(PAGE_SIZE - 1);
+    ANSWERS.store(populate(page..page + PAGE_SIZE, Access::Read) == 0, Ordering::Relaxed);
 }
 
 /// Whether some of a range may not be accessible.
@@ -62,7 +62,7 @@ fn may_access(pages: &Range<usize>, access: Access) -> bool {
             libc::EFAULT => resident::bring_in(pages.start, pages.len()),
             libc::EAGAIN | libc::EINTR => {}
             // What may be written or run may be read on this architecture, but is not populated so.
-            libc::EINVAL if access == Access::Read && pages.len() == PAGE_BYTES => return is_readable(pages.start),
+            libc::EINVAL if access == Access::Read && pages.len() == PAGE_SIZE => return is_readable(pages.start),
             _ => return false,
         }
     }
@@ -73,7 +73,7 @@ fn may_access(pages: &Range<usize>, access: Access) -> bool {
 fn is_readable(page: usize) -> bool {
     const NOTHING: usize = 99;
     (0..MOST_TRIES).any(|_| {
-        resident::bring_in(page, PAGE_BYTES);
+        resident::bring_in(page, PAGE_SIZE);
         state::keeping_errno(|| {
             // SAFETY: the kernel knows no such operation, so it changes nothing.
             unsafe { own!(libc::SYS_rt_sigprocmask, NOTHING, page, 0usize, 8usize) };
@@ -94,14 +94,14 @@ pub fn prefix(addr: usize, len: usize, access: Access) -> usize {
     if !is_doubtful(&(addr..end)) {
         return len;
     }
-    let mut at = addr & !(PAGE_BYTES - 1);
+    let mut at = addr & !(PAGE_SIZE - 1);
     let mut most = PIECE_BYTES;
     while at < end {
-        let pages = at..at.saturating_add(most).min(end.next_multiple_of(PAGE_BYTES));
+        let pages = at..at.saturating_add(most).min(end.next_multiple_of(PAGE_SIZE));
         if may_access(&pages, access) {
             at = pages.end;
-        } else if pages.len() > PAGE_BYTES {
-            most = (pages.len() / 2).next_multiple_of(PAGE_BYTES);
+        } else if pages.len() > PAGE_SIZE {
+            most = (pages.len() / 2).next_multiple_of(PAGE_SIZE);
         } else {
             return at.saturating_sub(addr);
         }
@@ -117,7 +117,7 @@ pub fn is_open(addr: usize, len: usize, access: Access) -> bool {
         return true;
     }
     let end = addr.saturating_add(len);
-    if addr < PAGE_BYTES || end > BEYOND {
+    if addr < PAGE_SIZE || end > BEYOND {
         return false;
     }
     if open_pages::has(&(addr..end)) {
@@ -126,8 +126,7 @@ pub fn is_open(addr: usize, len: usize, access: Access) -> bool {
     if state::overlaps(addr, len) {
         return prefix(addr, len, access) == len;
     }
-    !ANSWERS.load(Ordering::Relaxed)
-        || populate(addr & !(PAGE_BYTES - 1)..end.next_multiple_of(PAGE_BYTES), access) == 0
+    !ANSWERS.load(Ordering::Relaxed) || populate(addr & !(PAGE_SIZE - 1)..end.next_multiple_of(PAGE_SIZE), access) == 0
 }
 
 /// Reads a value of the program's; `None` if the kernel could not. Reading it faults it in.
@@ -146,7 +145,7 @@ pub unsafe fn read<T: Copy>(at: *const T) -> Option<T> {
 pub unsafe fn text_len(at: usize) -> Option<usize> {
     let mut next = at;
     loop {
-        let len = PAGE_BYTES - next % PAGE_BYTES;
+        let len = PAGE_SIZE - next % PAGE_SIZE;
         if prefix(next, len, Access::Read) == 0 {
             return None;
         }

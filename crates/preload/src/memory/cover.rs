@@ -14,6 +14,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use folioswap::{BLOCK_BYTES, PAGE_SIZE};
 use folioswap_sys::memory::place_apart;
 use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
@@ -22,7 +23,6 @@ use crate::ground::heap::PRIVATE;
 use crate::ground::real::own;
 use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
-use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::{resident, size_limit};
 
 /// Whether the kernel pins the pages of the range during a transfer, as it does for O_DIRECT. Only such transfers need
@@ -109,7 +109,7 @@ pub fn structure<T>(at: *const T, len: usize) {
     for offset in (0..len).step_by(size_of::<usize>()) {
         // SAFETY: a word of the program's memory, whatever it is.
         if let Some(word) = unsafe { access::read(at.wrapping_byte_add(offset).cast::<usize>()) } {
-            touch(word as *const u8, PAGE_BYTES << (2 * nr_repeats));
+            touch(word as *const u8, PAGE_SIZE << (2 * nr_repeats));
         }
     }
 }
@@ -301,16 +301,16 @@ impl Bounce {
     /// For a buffer of which all bytes may be accessed.
     pub fn new(stands_for: usize, len: usize) -> Option<Bounce> {
         let _guard = guard::enter();
-        let offset = stands_for % PAGE_BYTES;
-        let block = state::keeping_errno(|| PRIVATE.allocate(offset + len, PAGE_BYTES));
+        let offset = stands_for % PAGE_SIZE;
+        let block = state::keeping_errno(|| PRIVATE.allocate(offset + len, PAGE_SIZE));
         (!block.is_null()).then_some(Bounce { block, offset, room: len, mapped: 0 })
     }
 
     /// For a buffer of which only `room` bytes may be accessed. The kernel finds an inaccessible page after them, as it
     /// would in the buffer itself. `room` ends a page.
     fn fenced(stands_for: usize, room: usize) -> Option<Bounce> {
-        let offset = stands_for % PAGE_BYTES;
-        let (len, flags) = (offset + room + PAGE_BYTES, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let offset = stands_for % PAGE_SIZE;
+        let (len, flags) = (offset + room + PAGE_SIZE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         state::keeping_errno(|| {
             // SAFETY: a new mapping, which only this bounce knows. The part that is protected is all but its last page.
             unsafe {
@@ -391,7 +391,7 @@ impl Bounce {
         // SAFETY: two blocks of this length, which nothing else uses.
         let bytes = |of: &'b Bounce| unsafe { std::slice::from_raw_parts(of.as_ptr(), self.room) };
         let (now, before) = (bytes(self), bytes(before));
-        let parts = (len..self.room).step_by(PAGE_BYTES).map(|start| start..self.room.min(start + PAGE_BYTES));
+        let parts = (len..self.room).step_by(PAGE_SIZE).map(|start| start..self.room.min(start + PAGE_SIZE));
         parts.filter(|part| now[part.clone()] != before[part.clone()])
     }
 

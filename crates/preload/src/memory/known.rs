@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use folioswap::RangeSet;
+use folioswap::{PAGE_SIZE, RangeSet};
 
 use crate::ground::heap::ORDINARY as ORDINARY_HEAP;
 use crate::ground::lock::{Lock, Locked};
 use crate::ground::state;
 use crate::memory::open_pages;
-use crate::memory::pages::{PAGE_BYTES, PLAIN};
+use crate::memory::pages::PLAIN;
 
 /// Private anonymous memory that was mapped without access, and becomes managed once it is readable and writable.
 static RESERVED: Lock<RangeSet> = Lock::new(RangeSet::new());
@@ -149,7 +149,7 @@ fn note_alike(range: &Range<usize>, new: &Range<usize>) {
 /// Notes that a mapping is at another place, or has another length: what is known of it moves along, and what has grown
 /// is as the last page, but without guards. `stays`: the old mapping is still there, without guards too.
 pub fn moved(old: &Range<usize>, new: &Range<usize>, stays: bool) {
-    let last = old.end.saturating_sub(PAGE_BYTES).max(old.start)..old.end;
+    let last = old.end.saturating_sub(PAGE_SIZE).max(old.start)..old.end;
     // What shared memory grows by has nothing behind it.
     let is_private = state::overlaps(last.start, last.len()) || ordinary().overlaps(&last);
     match old.start == new.start {

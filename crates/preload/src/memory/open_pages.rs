@@ -9,11 +9,12 @@ use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use folioswap::{BLOCK_BYTES, PAGE_SIZE};
 use folioswap_sys::memory::place_apart;
 
 use crate::ground::real::own;
 use crate::ground::state;
-use crate::memory::pages::{BLOCK_BYTES, PAGE_BYTES, PLAIN};
+use crate::memory::pages::PLAIN;
 
 /// Programs have no addresses from here on.
 const ADDRESSES_END: usize = 1 << 47;
@@ -44,7 +45,7 @@ impl Run {
     /// The pages of a block that a range touches.
     fn touched(block: usize, range: &Range<usize>) -> Run {
         let inside = |addr: usize| addr.saturating_sub(block).min(BLOCK_BYTES);
-        Run { start: (inside(range.start) / PAGE_BYTES) as u16, end: inside(range.end).div_ceil(PAGE_BYTES) as u16 }
+        Run { start: (inside(range.start) / PAGE_SIZE) as u16, end: inside(range.end).div_ceil(PAGE_SIZE) as u16 }
     }
 
     fn len(self) -> u16 {
@@ -187,8 +188,8 @@ mod tests {
         let block = 3 * BLOCK_BYTES;
         let touched = |start: usize, end: usize| Run::touched(block, &(block + start..block + end));
         assert_eq!(touched(0, 1), Run { start: 0, end: 1 });
-        assert_eq!(touched(PAGE_BYTES - 1, PAGE_BYTES + 1), Run { start: 0, end: 2 });
-        assert_eq!(touched(5 * PAGE_BYTES, 2 * BLOCK_BYTES), Run { start: 5, end: 512 });
+        assert_eq!(touched(PAGE_SIZE - 1, PAGE_SIZE + 1), Run { start: 0, end: 2 });
+        assert_eq!(touched(5 * PAGE_SIZE, 2 * BLOCK_BYTES), Run { start: 5, end: 512 });
         assert_eq!(Run::touched(block, &(0..usize::MAX)), Run { start: 0, end: 512 });
     }
 
@@ -205,7 +206,7 @@ mod tests {
         for round in 0..20_000 {
             let start = random(NR_PAGES);
             let len = 1 + random(if round % 3 == 0 { 700 } else { 8 }.min(NR_PAGES - start));
-            let (pages, range) = (start..start + len, base + start * PAGE_BYTES..base + (start + len) * PAGE_BYTES);
+            let (pages, range) = (start..start + len, base + start * PAGE_SIZE..base + (start + len) * PAGE_SIZE);
             match random(3) {
                 0 => {
                     model[pages].fill(true);
@@ -219,14 +220,14 @@ mod tests {
                 _ => assert!(!has(&range) || model[pages].iter().all(|&is_open| is_open), "round {round}"),
             }
         }
-        let all = base..base + NR_PAGES * PAGE_BYTES;
+        let all = base..base + NR_PAGES * PAGE_SIZE;
         remove(&all);
-        let (middle, beyond) = (all.start + 7 * PAGE_BYTES, all.start + 600 * PAGE_BYTES);
+        let (middle, beyond) = (all.start + 7 * PAGE_SIZE, all.start + 600 * PAGE_SIZE);
         add(&(middle..beyond));
         assert!(has(&(middle..beyond)));
         add(&(all.start..middle));
         add(&(beyond..all.end));
         assert!(has(&all) && !has(&(all.start..all.end + 1)) && !has(&(all.start - 1..all.end)));
-        assert!(!has(&(0..PAGE_BYTES)) && !has(&(ADDRESSES_END..ADDRESSES_END + 1)));
+        assert!(!has(&(0..PAGE_SIZE)) && !has(&(ADDRESSES_END..ADDRESSES_END + 1)));
     }
 }
