@@ -72,7 +72,8 @@ impl Outside {
         let worst =
             self.worst().filter(|process| process.outside > most.max(self.unnoted) && process.peak > memory_bytes);
         if let Some(process) = worst {
-            let unseen = Unseen { of_files: process.of_files, of_threads: process.of_threads };
+            // What it records is without the engine's own.
+            let unseen = Unseen { of_files: process.of_files, of_threads: process.of_threads, of_records: 0 };
             let (why, help) = reason(process.outside, process.shared, unseen);
             let (outside, name) = (Bytes(process.outside), name_of(process));
             return Some(format!(
@@ -152,6 +153,11 @@ pub fn reason(outside_bytes: u64, shared_bytes: u64, unseen: Unseen) -> (&'stati
         ("it is data of its executable and libraries", "leave room for it beside --memory")
     } else if unseen.of_threads > outside_bytes / 2 {
         ("it is stacks and thread-local data of threads", "leave room for it beside --memory")
+    } else if unseen.of_records > outside_bytes / 2 {
+        (
+            "it is folioswap's records of what was swapped out in pages",
+            "leave room for it beside --memory (`folioswap doctor` says how much), or give a larger --folio",
+        )
     } else {
         (
             "the program mapped it by a way that is not seen, or gave it to KVM or a userfaultfd",

@@ -59,7 +59,7 @@ fn read_status(bytes: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Private memory of a process in RAM that the C library and the loader map themselves, in bytes.
+/// Private memory of a process in RAM that the C library, the loader and the engine map themselves, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unseen {
     /// Pages of mapped files: what the process has written to, and what the loader has relocated.
@@ -67,6 +67,8 @@ pub struct Unseen {
     /// Stacks of threads, and their thread-local data. Recognised by what it is not: a file, the main stack, reported
     /// to a userfaultfd, or mapped without reserve, as all that goes through folioswap.
     pub of_threads: u64,
+    /// The engine's records: mapped without reserve, left out of dumps, and not reported to a userfaultfd.
+    pub of_records: u64,
 }
 
 impl Unseen {
@@ -86,10 +88,13 @@ impl Unseen {
                 Some("Anonymous:") => bytes = words.next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10,
                 Some("VmFlags:") if is_file => unseen.of_files += bytes,
                 Some("VmFlags:") => {
-                    let (is_reserved, is_other) = words.fold((false, false), |(reserved, other), flag| {
-                        (reserved || flag == "ac", other || matches!(flag, "um" | "gd" | "nr" | "sh"))
-                    });
-                    unseen.of_threads += if is_reserved && !is_other { bytes } else { 0 };
+                    let flags: Vec<_> = words.collect();
+                    let has = |flag| flags.contains(&flag);
+                    match has("um") || has("gd") || has("sh") {
+                        false if has("ac") && !has("nr") => unseen.of_threads += bytes,
+                        false if has("nr") && has("dd") => unseen.of_records += bytes,
+                        _ => {}
+                    }
                 }
                 Some(word) if !word.ends_with(':') => is_file = words.nth(3).is_some_and(|inode| inode != "0"),
                 _ => {}
@@ -123,8 +128,10 @@ mod tests {
             7f10-7f20 rw-p 00000000 00:00 0 \nAnonymous:     40 kB\nVmFlags: rd wr mr um nr\n\
             7f20-7f30 r--p 00001000 08:01 78 /x\nAnonymous: 8 kB\nVmFlags: rd mr\n\
             7f30-7f40 rw-p 00000000 00:00 0 \nAnonymous:     16 kB\nVmFlags: rd wr mr ac\n\
+            7f40-7f50 rw-p 00000000 00:00 0 \nAnonymous:     24 kB\nVmFlags: rd wr mr nr dd\n\
+            7f40-7f50 rw-p 00000000 00:00 0 \nAnonymous:     32 kB\nVmFlags: rd wr mr um nr dd hg\n\
             7f40-7f50 rw-p 00000000 00:00 0 [stack]\nAnonymous:     4 kB\nVmFlags: rd wr mr gd ac\n";
-        assert_eq!(Unseen::parse(list), Unseen { of_files: 20 << 10, of_threads: 16 << 10 });
+        assert_eq!(Unseen::parse(list), Unseen { of_files: 20 << 10, of_threads: 16 << 10, of_records: 24 << 10 });
         assert!(Unseen::of("self").unwrap().of_files > 0, "this program's own");
     }
 

@@ -11,6 +11,7 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr::{null_mut, without_provenance_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use folioswap::{BLOCK_BYTES, PAGE_SIZE, RawSpace};
 use folioswap_sys::memory::{self, Reservation, place_apart};
@@ -135,11 +136,21 @@ fn without_reserve(flags: c_int) -> c_int {
 /// The size of the folios that small mappings are in.
 const PIECE_BYTES: usize = 64 << 10;
 
+/// Mappings of whole blocks and a part of one that lie apart, about, and how many may: a fourth of what Linux permits.
+static NR_APART: AtomicUsize = AtomicUsize::new(0);
+const MOST_APART: usize = 16 << 10;
+
 /// Maps new memory from the start of a block on, so that as much of it as possible is whole blocks.
-/// Less than a block is mapped from the start of a piece on.
+/// Less than a block is mapped from the start of a piece on. `None`: it could not be, or it would lie apart from its
+/// neighbours, with which the kernel makes one mapping of it otherwise, and there might be too many.
 fn map_aligned(len: usize, access: c_int, flags: c_int) -> Option<*mut c_void> {
+    let len = pages(len);
     let align = if len < BLOCK_BYTES { PIECE_BYTES } else { BLOCK_BYTES };
-    let (len, slack) = (pages(len), align - PAGE_SIZE);
+    let lies_apart = !len.is_multiple_of(align);
+    if lies_apart && (len < BLOCK_BYTES || NR_APART.load(Ordering::Relaxed) >= MOST_APART) {
+        return None;
+    }
+    let slack = align - PAGE_SIZE;
     let whole = len.checked_add(slack)?;
     // SAFETY: a new mapping at an address that the kernel chooses. What is trimmed off is known to nobody.
     unsafe {
@@ -147,6 +158,7 @@ fn map_aligned(len: usize, access: c_int, flags: c_int) -> Option<*mut c_void> {
         if mapped == libc::MAP_FAILED {
             return None;
         }
+        NR_APART.fetch_add(lies_apart.into(), Ordering::Relaxed);
         let start = (mapped as usize).next_multiple_of(align);
         let before = start - mapped as usize;
         for (part, len) in [(mapped as usize, before), (start + len, slack - before)] {
@@ -158,11 +170,23 @@ fn map_aligned(len: usize, access: c_int, flags: c_int) -> Option<*mut c_void> {
     }
 }
 
+/// Notes that so much was unmapped, which may have lain apart.
+fn note_unmapped(len: usize) {
+    if len > BLOCK_BYTES && !len.is_multiple_of(BLOCK_BYTES) {
+        let _ = NR_APART.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |nr| nr.checked_sub(1));
+    }
+}
+
 /// Maps new readable and writable memory from the start of a block on, and has it managed unless there is room. `None`:
 /// the kernel has no memory.
 pub fn map_blocks(space: &RawSpace, len: usize) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let Some(start) = map_aligned(len, PLAIN, flags) else {
+    let elsewhere = || {
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let mapped = unsafe { kernel_mmap(null_mut(), len, PLAIN, flags, -1, 0) };
+        (mapped != libc::MAP_FAILED).then_some(mapped)
+    };
+    let Some(start) = map_aligned(len, PLAIN, flags).or_else(elsewhere) else {
         refused::note(len);
         return None;
     };
@@ -182,6 +206,7 @@ pub fn map_blocks(space: &RawSpace, len: usize) -> Option<usize> {
 pub unsafe fn unmap_blocks(space: &RawSpace, range: Range<usize>) {
     let _held = adopt::hold();
     known::forget(&range);
+    note_unmapped(range.len());
     // SAFETY: the caller's promise. A call that fails leaves the mapping, as zeros.
     unsafe { replace(space, &range, false, || kernel!(libc::SYS_munmap, range.start, range.len()) as c_int) };
 }
@@ -372,6 +397,7 @@ pub unsafe fn unmap(addr: *mut c_void, len: usize) -> c_int {
         let _guard = guard::enter();
         let _held = adopt::hold();
         known::forget(&range);
+        note_unmapped(range.len());
         let Some(space) = state::space() else { return unmap() };
         let managed = match state::overlaps(range.start, range.len()) {
             true => space.managed_parts(range.clone()).iter().map(Range::len).sum(),
