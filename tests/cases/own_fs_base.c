@@ -47,6 +47,7 @@ static long child_status(void) {
     call(SYS_wait4, child, (unsigned long)&status);
     int is_kept = _readfsbase_u64() == base && told == base && got == 0 && child > 0;
     _writefsbase_u64(own);
+    is_kept &= call(SYS_arch_prctl, GET_FS, (unsigned long)&told) == 0 && told == own;
     for (size_t at = 0; at < sizeof other; at++) is_kept &= other[at] == 0;
     return is_kept ? status : -1;
 }

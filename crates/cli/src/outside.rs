@@ -72,7 +72,7 @@ impl Outside {
         let worst =
             self.worst().filter(|process| process.outside > most.max(self.unnoted) && process.peak > memory_bytes);
         if let Some(process) = worst {
-            // What it records is without the engine's own.
+            // Of a recorded process the engine's records do not count.
             let unseen = Unseen { of_files: process.of_files, of_threads: process.of_threads, of_records: 0 };
             let (why, help) = reason(process.outside, process.shared, unseen);
             let (outside, name) = (Bytes(process.outside), name_of(process));

@@ -112,7 +112,8 @@ impl Pagemap {
     }
 
     /// Whether there is anything at an address: a page in RAM, the shared zero page, a page in the kernel's swap, one
-    /// that the kernel migrates just now, or poison.
+    /// that the kernel migrates just now, a guard, or poison. A process that may no longer read its page tables takes a
+    /// page in the kernel's swap for missing.
     ///
     /// # Errors
     /// Kernel errors.

@@ -67,7 +67,7 @@ pub struct Unseen {
     /// Stacks of threads, and their thread-local data. Recognised by what it is not: a file, the main stack, reported
     /// to a userfaultfd, or mapped without reserve, as all that goes through folioswap.
     pub of_threads: u64,
-    /// The engine's records: mapped without reserve, left out of dumps, and not reported to a userfaultfd.
+    /// The engine's records: mapped without reserve, left out of dumps, and copied by fork, unlike frames and devices.
     pub of_records: u64,
 }
 
@@ -92,7 +92,7 @@ impl Unseen {
                     let has = |flag| flags.contains(&flag);
                     match has("um") || has("gd") || has("sh") {
                         false if has("ac") && !has("nr") => unseen.of_threads += bytes,
-                        false if has("nr") && has("dd") => unseen.of_records += bytes,
+                        false if has("nr") && has("dd") && !has("dc") => unseen.of_records += bytes,
                         _ => {}
                     }
                 }
@@ -130,6 +130,7 @@ mod tests {
             7f30-7f40 rw-p 00000000 00:00 0 \nAnonymous:     16 kB\nVmFlags: rd wr mr ac\n\
             7f40-7f50 rw-p 00000000 00:00 0 \nAnonymous:     24 kB\nVmFlags: rd wr mr nr dd\n\
             7f40-7f50 rw-p 00000000 00:00 0 \nAnonymous:     32 kB\nVmFlags: rd wr mr um nr dd hg\n\
+            7f40-7f50 rw-p 00000000 00:00 0 \nAnonymous:     48 kB\nVmFlags: rd wr mr dc nr dd\n\
             7f40-7f50 rw-p 00000000 00:00 0 [stack]\nAnonymous:     4 kB\nVmFlags: rd wr mr gd ac\n";
         assert_eq!(Unseen::parse(list), Unseen { of_files: 20 << 10, of_threads: 16 << 10, of_records: 24 << 10 });
         assert!(Unseen::of("self").unwrap().of_files > 0, "this program's own");

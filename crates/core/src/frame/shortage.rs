@@ -9,7 +9,8 @@ use super::counts::Contiguity;
 use super::zones::Zones;
 use crate::order::Order;
 
-/// How long a thread waits for a whole pageblock while most of RAM holds small folios. Those leave it one by one.
+/// How long a thread waits for a whole pageblock, up to its next look, while most frames in use are those of small
+/// folios, which leave RAM one by one.
 const WHOLE_PATIENCE: Duration = Duration::from_millis(2);
 
 /// How often a thread looks again at frames that were freed after it looked. Others may take them first.

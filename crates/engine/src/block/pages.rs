@@ -124,7 +124,7 @@ impl Block<'_> {
             // SAFETY: a page of this locked block at which nothing is present, though its folio is mapped.
             match unsafe { self.ram().mapper().fill(addr, PAGE_SIZE) } {
                 Ok(()) => has_filled = true,
-                Err(MoveError::Present) => {} // the kernel has swapped it out
+                Err(MoveError::Present) => {} // in the kernel's swap, which `has_page` may not see
                 Err(_) => return false,       // it is another mapping now
             }
         }

@@ -239,7 +239,7 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool) {
     let mut listens_at = Instant::now();
     loop {
         let begun = Instant::now();
-        // Before the new ones, which would always take the frames that those wait for.
+        // Before the new ones, which would take the frames that those wait for.
         let shortest = flights.go_on();
         let (nr_new, new_shortest) = flights.begin_some();
         if begun >= listens_at {

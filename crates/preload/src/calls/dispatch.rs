@@ -11,7 +11,8 @@
 //!   parent switches it on again. New threads start without it.
 //! - A program's own use of the mechanism is done here: what it catches goes on to its handler of SIGSYS. Calls of the
 //!   C library are not caught for it.
-//! - A program that sets another FS base disables it for that thread.
+//! - A program that sets another FS base by a call disables it for that thread, and so does one that makes a call with
+//!   such a base which returns twice or on another stack.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -153,7 +154,12 @@ fn made(number: c_long, words: &[usize; 6], context: &mut libc::ucontext_t) -> O
         }
         libc::SYS_rt_sigprocmask => set_mask(context, words),
         libc::SYS_sigaltstack => set_stack(context, words),
-        libc::SYS_arch_prctl if words[0] == ARCH_GET_FS && caught::other_base().is_some() => tell_base(words[1]),
+        libc::SYS_arch_prctl
+            if words[0] == ARCH_GET_FS
+                && let Some(base) = caught::other_base() =>
+        {
+            tell_base(words[1], base)
+        }
         // What the loader maps is a library's. It holds its locks, so the engine must not start on it.
         libc::SYS_mmap if c_library::is_loader(context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize) => {
             let _guard = guard::enter();
@@ -166,12 +172,12 @@ fn made(number: c_long, words: &[usize; 6], context: &mut libc::ucontext_t) -> O
 }
 
 /// Answers with the other FS base.
-fn tell_base(at: usize) -> isize {
+fn tell_base(at: usize, base: usize) -> isize {
     if at == 0 || !by_number::are_open(0, at, size_of::<usize>()) {
         return -(libc::EFAULT as isize);
     }
     // SAFETY: the caller's pointer, and an access faults its page in.
-    unsafe { (at as *mut usize).write_unaligned(caught::other_base().unwrap_or_default()) };
+    unsafe { (at as *mut usize).write_unaligned(base) };
     0
 }
 

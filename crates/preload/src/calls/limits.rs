@@ -15,10 +15,11 @@ use crate::faults::only_thread;
 use crate::ground::real::{own, own_result};
 use crate::ground::state::{self, Phase};
 use crate::ground::{guard, heap, waiting};
+use crate::map::refused;
 use crate::memory::access::{self, Access};
 
 /// Room for what the engine makes later.
-pub const SLACK_BYTES: u64 = 32 << 20;
+const SLACK_BYTES: u64 = 32 << 20;
 
 /// Two limits of one kind, the soft one and the hard one.
 type Limits = [u64; 2];
@@ -104,6 +105,9 @@ fn change(place: &Place, theirs: Option<Limits>) -> (isize, Limits) {
         set.share = share(place.what);
     }
     let missing = if has_share(place.what, theirs[0]) { 0 } else { set.share };
+    if place.what == libc::RLIMIT_AS {
+        refused::be_silent();
+    }
     let mut given = theirs.map(|limit| limit.saturating_add(missing));
     let mut result = ask(place.what, &given);
     if result == -(libc::EPERM as isize) && theirs[0] <= theirs[1] && theirs[1] <= before[1] {

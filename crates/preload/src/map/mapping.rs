@@ -11,10 +11,11 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr::{null_mut, without_provenance_mut};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, Ordering};
 
 use folioswap::{BLOCK_BYTES, PAGE_SIZE, RawSpace};
 use folioswap_sys::memory::{self, Reservation, place_apart};
+use folioswap_sys::{maps, own_calls};
 
 use crate::ground::guard;
 use crate::ground::real::{kernel, own};
@@ -136,21 +137,35 @@ fn without_reserve(flags: c_int) -> c_int {
 /// The size of the folios that small mappings are in.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Mappings of whole blocks and a part of one that lie apart, about, and how many may: a fourth of what Linux permits.
-static NR_APART: AtomicUsize = AtomicUsize::new(0);
-const MOST_APART: usize = 16 << 10;
+/// How many mappings alignment may still keep from being joined with their neighbours: at first a fourth of what Linux
+/// permits a process. Below zero: how many were not aligned since.
+static MAY_LIE_APART: AtomicIsize = AtomicIsize::new(MOST_APART);
+const MOST_APART: isize = 16 << 10;
 
-/// Maps new memory from the start of a block on, so that as much of it as possible is whole blocks.
-/// Less than a block is mapped from the start of a piece on. `None`: it could not be, or it would lie apart from its
-/// neighbours, with which the kernel makes one mapping of it otherwise, and there might be too many.
-fn map_aligned(len: usize, access: c_int, flags: c_int) -> Option<*mut c_void> {
-    let len = pages(len);
-    let align = if len < BLOCK_BYTES { PIECE_BYTES } else { BLOCK_BYTES };
-    let lies_apart = !len.is_multiple_of(align);
-    if lies_apart && (len < BLOCK_BYTES || NR_APART.load(Ordering::Relaxed) >= MOST_APART) {
-        return None;
+/// After how many that were not aligned the mappings are counted.
+const COUNT_EVERY: isize = 1 << 10;
+
+/// Whether one more mapping may lie apart from its neighbours. The process must not have too many because of that.
+fn may_lie_apart() -> bool {
+    match MAY_LIE_APART.fetch_sub(1, Ordering::Relaxed) {
+        1.. => return true,
+        left if left > -COUNT_EVERY => return false,
+        _ => {}
     }
-    let slack = align - PAGE_SIZE;
+    let mut nr_mappings = 0;
+    // A seccomp filter may kill the process for opening a file.
+    let are_counted = !own_calls::is_used() && maps::each(|_, _, _| nr_mappings += 1).is_ok();
+    let may = are_counted && nr_mappings < 2 * MOST_APART;
+    MAY_LIE_APART.store(if may { MOST_APART } else { 0 }, Ordering::Relaxed);
+    may
+}
+
+/// Maps new memory from the start of a block on, so that as much of it as possible is whole blocks; less than a block
+/// from the start of a piece on. `always`: else not where a gap would keep the kernel from joining less than a block,
+/// or too many larger ones, with what lies behind. `None`: the kernel has no room.
+fn map_aligned(len: usize, access: c_int, flags: c_int, always: bool) -> Option<*mut c_void> {
+    let align = if len < BLOCK_BYTES { PIECE_BYTES } else { BLOCK_BYTES };
+    let (len, slack) = (pages(len), align - PAGE_SIZE);
     let whole = len.checked_add(slack)?;
     // SAFETY: a new mapping at an address that the kernel chooses. What is trimmed off is known to nobody.
     unsafe {
@@ -158,9 +173,12 @@ fn map_aligned(len: usize, access: c_int, flags: c_int) -> Option<*mut c_void> {
         if mapped == libc::MAP_FAILED {
             return None;
         }
-        NR_APART.fetch_add(lies_apart.into(), Ordering::Relaxed);
-        let start = (mapped as usize).next_multiple_of(align);
-        let before = start - mapped as usize;
+        let aligned = (mapped as usize).next_multiple_of(align) - mapped as usize;
+        let before = match always || aligned == slack || len >= BLOCK_BYTES && may_lie_apart() {
+            true => aligned,
+            false => slack,
+        };
+        let start = mapped as usize + before;
         for (part, len) in [(mapped as usize, before), (start + len, slack - before)] {
             if len > 0 {
                 state::keeping_errno(|| own!(libc::SYS_munmap, part, len));
@@ -170,23 +188,11 @@ fn map_aligned(len: usize, access: c_int, flags: c_int) -> Option<*mut c_void> {
     }
 }
 
-/// Notes that so much was unmapped, which may have lain apart.
-fn note_unmapped(len: usize) {
-    if len > BLOCK_BYTES && !len.is_multiple_of(BLOCK_BYTES) {
-        let _ = NR_APART.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |nr| nr.checked_sub(1));
-    }
-}
-
 /// Maps new readable and writable memory from the start of a block on, and has it managed unless there is room. `None`:
 /// the kernel has no memory.
 pub fn map_blocks(space: &RawSpace, len: usize) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let elsewhere = || {
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let mapped = unsafe { kernel_mmap(null_mut(), len, PLAIN, flags, -1, 0) };
-        (mapped != libc::MAP_FAILED).then_some(mapped)
-    };
-    let Some(start) = map_aligned(len, PLAIN, flags).or_else(elsewhere) else {
+    let Some(start) = map_aligned(len, PLAIN, flags, true) else {
         refused::note(len);
         return None;
     };
@@ -206,7 +212,6 @@ pub fn map_blocks(space: &RawSpace, len: usize) -> Option<usize> {
 pub unsafe fn unmap_blocks(space: &RawSpace, range: Range<usize>) {
     let _held = adopt::hold();
     known::forget(&range);
-    note_unmapped(range.len());
     // SAFETY: the caller's promise. A call that fails leaves the mapping, as zeros.
     unsafe { replace(space, &range, false, || kernel!(libc::SYS_munmap, range.start, range.len()) as c_int) };
 }
@@ -357,7 +362,7 @@ pub unsafe fn map(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd
         let placed = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT;
         let is_free = len >= PIECE_BYTES && addr.is_null() && flags & placed == 0;
         let without_populate = if is_ours { flags & !libc::MAP_POPULATE } else { flags };
-        let aligned = || map_aligned(len, access, without_populate);
+        let aligned = || map_aligned(len, access, without_populate, false);
         // SAFETY: passes the caller's arguments on, at addresses that the program or this call chooses.
         let mapped = unsafe {
             if replaces {
@@ -397,7 +402,6 @@ pub unsafe fn unmap(addr: *mut c_void, len: usize) -> c_int {
         let _guard = guard::enter();
         let _held = adopt::hold();
         known::forget(&range);
-        note_unmapped(range.len());
         let Some(space) = state::space() else { return unmap() };
         let managed = match state::overlaps(range.start, range.len()) {
             true => space.managed_parts(range.clone()).iter().map(Range::len).sum(),

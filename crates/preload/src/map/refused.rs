@@ -8,20 +8,28 @@ use folioswap_sys::{memory, own_calls, resident};
 
 use crate::ground::{guard, heap, state};
 
+/// Nothing is to be said any more.
+static IS_SILENT: AtomicBool = AtomicBool::new(false);
+
+/// The program has set a limit of its own, to which the engine's share was added.
+pub fn be_silent() {
+    IS_SILENT.store(true, Ordering::Relaxed);
+}
+
 /// Called when the kernel has refused more memory to the program (ENOMEM). Says once if it would have had it without
 /// the engine.
 pub fn note(len: usize) {
-    static WAS_SAID: AtomicBool = AtomicBool::new(false);
-    // A filter may kill who opens a file.
-    if state::space().is_none() || own_calls::is_used() {
+    // A seccomp filter may kill the process for opening a file.
+    if state::space().is_none() || IS_SILENT.load(Ordering::Relaxed) || own_calls::is_used() {
         return;
     }
     let _guard = guard::enter();
     state::keeping_errno(|| {
-        let Some((limit, mapped)) = memory::address_limit().zip(resident::mapped_bytes()) else { return };
+        let Some(limit) = memory::address_limit() else { return };
+        let Some(mapped) = resident::mapped_bytes() else { return };
         let taken = (memory::reserved_bytes() + heap::reserved_bytes()) as u64;
         let wanted = mapped.saturating_add(len as u64);
-        if wanted > limit && wanted - taken <= limit && !WAS_SAID.swap(true, Ordering::Relaxed) {
+        if wanted > limit && wanted.saturating_sub(taken) <= limit && !IS_SILENT.swap(true, Ordering::Relaxed) {
             state::say(&format!(
                 "note: the limit of addresses (ulimit -v), {}, refuses {} to process {}, since folioswap takes {}: raise it, or lower --memory",
                 Bytes(limit),
