@@ -296,14 +296,17 @@ unsafe fn transfer(
     is_received: bool,
     call: impl Fn(*const iovec, c_int, usize) -> isize,
 ) -> isize {
+    let kept = state::errno();
     // SAFETY: the caller upholds this function's own contract.
     let possible = unsafe { possible(list, count.max(0) as usize) };
-    let Some(theirs) = possible.filter(|list| is_needed(fd, list)) else { return call(list, count, 0) };
+    let needed = possible.filter(|list| is_needed(fd, list));
+    state::fail(kept);
+    let Some(theirs) = needed else { return call(list, count, 0) };
     let total = bytes_of(theirs);
     if total > isize::MAX as usize {
         return call(list, count, 0);
     }
-    let plan = plan(fd, total, is_received);
+    let plan = state::keeping_errno(|| plan(fd, total, is_received));
     if plan.is_message && !is_received && total > plan.most {
         state::fail(libc::EMSGSIZE);
         return -1;
@@ -312,7 +315,7 @@ unsafe fn transfer(
         1.. if plan.is_held && !is_received => size_limit::go_on(|| call(list, count, done)),
         _ => call(list, count, done),
     };
-    let (mut done, kept) = (0, state::errno());
+    let mut done = 0;
     loop {
         let all = part(theirs, done, usize::MAX);
         let may_hold = plan.is_held && total - done > plan.most;
@@ -474,7 +477,7 @@ pub unsafe fn touch(list: *const iovec, count: usize) {
 }
 
 /// Repeats a call on memory of another process. If `pid` is this process, its ranges are faulted in too, and again if
-/// they were evicted.
+/// they were evicted: their beginning, as all of them may be more than fits. The kernel transfers what is there.
 ///
 /// # Safety
 /// The list has `count` ranges of that process.
@@ -490,8 +493,9 @@ pub unsafe fn repeat_remote<R: cover::Outcome>(
         || {
             cover::touch(list, (count as usize).min(MOST_BUFFERS) * size_of::<iovec>());
             if own {
+                let first = remote::first((list, count as usize));
                 // SAFETY: the caller upholds this function's own contract.
-                unsafe { touch(list, count as usize) };
+                unsafe { touch(first.as_ptr(), first.len()) };
             }
         },
         call,

@@ -212,6 +212,10 @@ fn advise(start: usize, len: usize, advice: c_int) -> c_int {
         MADV_GUARD_INSTALL => return install_guards(space, &range),
         MADV_GUARD_REMOVE => return remove_guards(space, &range),
         libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => return populate(space, &range, advice),
+        // Within a block: the kernel does nothing, and says so.
+        MADV_COLLAPSE if start.next_multiple_of(BLOCK_BYTES) > range.end / BLOCK_BYTES * BLOCK_BYTES => {
+            return kernel_advise(&range, advice);
+        }
         _ => {}
     }
     in_order(space, &range, |part, is_managed| {

@@ -275,9 +275,11 @@ pub fn repeat_if<R: Outcome>(repeats: bool, touch: impl Fn(), call: impl Fn() ->
     if !repeats {
         return call();
     }
+    let kept = state::errno();
     for nr_repeats in 0.. {
         REPEATS.set(nr_repeats);
         touch();
+        state::fail(kept);
         let result = call();
         if nr_repeats == MOST_REPEATS || !result.is_failure() || state::errno() != libc::EFAULT {
             return result;
