@@ -41,8 +41,9 @@ const DEEPEST_BYTES: usize = signal_stack::SIGNAL_BYTES;
 /// What the C library's return from a handler takes up to its call.
 const RETURN_BYTES: usize = 8;
 
-// The handler of SIGSYS notes its context in `CAUGHT`, and in `OTHER_BASE` what it found. Before, where the program has set another FS base, it sets the
-// thread's own (`folioswap_sys::fs_base`), from here, as a signal that comes must find the instruction pointer here.
+// The handler of SIGSYS notes its context in `CAUGHT`, and the base that it has found in `OTHER_BASE`. Before, where
+// the program has set another FS base, it sets the thread's own (`folioswap_sys::fs_base`), from here, as a signal that
+// comes must find the instruction pointer here.
 std::arch::global_asm!(
     ".pushsection .text",
     ".balign 16",

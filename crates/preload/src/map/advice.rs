@@ -153,6 +153,11 @@ fn populate(space: &RawSpace, range: &Range<usize>, advice: c_int) -> c_int {
     result
 }
 
+/// Whether a range lies within a block, apart from its edges. The kernel collapses nothing there, and says so.
+fn is_within_block(range: &Range<usize>) -> bool {
+    range.start.next_multiple_of(BLOCK_BYTES) > range.end / BLOCK_BYTES * BLOCK_BYTES
+}
+
 /// Implements `madvise` on a range with managed parts.
 fn advise(start: usize, len: usize, advice: c_int) -> c_int {
     let range = start..start.saturating_add(pages(len));
@@ -212,10 +217,7 @@ fn advise(start: usize, len: usize, advice: c_int) -> c_int {
         MADV_GUARD_INSTALL => return install_guards(space, &range),
         MADV_GUARD_REMOVE => return remove_guards(space, &range),
         libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => return populate(space, &range, advice),
-        // Within a block: the kernel does nothing, and says so.
-        MADV_COLLAPSE if start.next_multiple_of(BLOCK_BYTES) > range.end / BLOCK_BYTES * BLOCK_BYTES => {
-            return kernel_advise(&range, advice);
-        }
+        MADV_COLLAPSE if is_within_block(&range) => return kernel_advise(&range, advice),
         _ => {}
     }
     in_order(space, &range, |part, is_managed| {
