@@ -1,8 +1,7 @@
 //! RAM that the processes of a run had outside managed memory, and the warning if it was much.
 //!
-//! A process that ends by `exit` records its own figures. For all others (statically linked, set-user-ID, forked,
-//! killed) the kernel only reports the peak of the largest one, managed or not. Only what certainly was not managed
-//! is counted.
+//! A process that ends itself records its own figures. For all others (statically linked, set-user-ID, killed) the
+//! kernel only reports the peak of the largest one, managed or not. Only what certainly was not managed is counted.
 
 use folioswap::{Bytes, DeviceSpec, SharedCounters, SwapDevice};
 use folioswap_core::ProcessMemory;

@@ -387,12 +387,14 @@ fn what_is_not_managed_is_said() {
     let managed = in_python("MAP_PRIVATE", "");
     let shared = in_python("MAP_SHARED", "");
     let forked = in_python("MAP_PRIVATE", "if os.fork(): sys.exit(os.wait()[1])");
-    let gone = in_python("MAP_SHARED", "") + "\nos._exit(0)";
-    let cases: [(&[&str], &str); 7] = [
+    let ended = in_python("MAP_SHARED", "") + "\nos._exit(0)";
+    let killed = in_python("MAP_SHARED", "if os.fork(): sys.exit(os.wait()[1] - 9)") + "\nos.kill(os.getpid(), 9)";
+    let cases: [(&[&str], &str); 8] = [
         (&["python3", "-c", &managed], ""),
         (&["python3", "-c", &shared], "shared memory"),
         (&["python3", "-c", &forked], ""),
-        (&["python3", "-c", &gone], "ended by a signal"),
+        (&["python3", "-c", &ended], "shared memory"),
+        (&["python3", "-c", &killed], "ended by a signal"),
         (&[&linked], "linked statically"),
         (&[&threads], "stacks"),
         (&["sh", "-c", "$0; exit $?", &linked], "linked statically"),

@@ -66,27 +66,28 @@ fn assert_sound(arena: &Arena) {
     assert_eq!((stats.verify_failures, stats.io_errors), (0, 0));
 }
 
-/// Runs `change` while four threads write and read. Each goes through its memory at least twice afterwards.
+/// Runs `change` while four threads write and read. Each has gone through its memory once, and does so at least twice
+/// afterwards.
 fn under_load(arena: &Arena, mib_each: usize, change: impl FnOnce()) {
-    let (over, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (over, nr_begun) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
         for thread in 0..4u64 {
-            let (over, rounds) = (&over, &rounds);
+            let (over, nr_begun) = (&over, &nr_begun);
             scope.spawn(move || {
                 let mut left = 2;
                 let mut round = thread;
                 let mut words = words(arena, mib_each, round);
+                nr_begun.fetch_add(1, Ordering::SeqCst);
                 while left > 0 {
                     left -= usize::from(over.load(Ordering::SeqCst));
                     check(&words, round);
                     round = (round + 4) % 256;
                     fill(&mut words, round);
-                    rounds.fetch_add(1, Ordering::SeqCst);
                 }
                 check(&words, round);
             });
         }
-        while rounds.load(Ordering::SeqCst) < 4 {
+        while nr_begun.load(Ordering::SeqCst) < 4 {
             thread::yield_now();
         }
         let _ends = Over(&over); // even if `change` panics: otherwise the threads would run forever

@@ -1,7 +1,7 @@
 //! Records a process's memory at its end, so that `run` can report what was not managed.
 //!
-//! Runs with the last destructors, from `exit` or the return from `main`. A process that ends otherwise (`_exit`, a
-//! signal, exec) is not recorded. For those, `run` asks the kernel for the largest one.
+//! Runs with the last destructors, from `exit` or the return from `main`, or at `_exit`. A process that ends otherwise
+//! (by a signal, exec) is not recorded. For those, `run` asks the kernel for the largest one.
 
 use std::convert::Infallible;
 use std::ffi::c_int;
@@ -17,7 +17,7 @@ static END: extern "C" fn() = at_exit;
 
 extern "C" fn at_exit() {
     robust::bring_in();
-    footprint::record();
+    footprint::at_end();
 }
 
 real!(EXIT_AT_ONCE = c"_exit": fn(c_int) -> Infallible);
@@ -26,6 +26,7 @@ real!(EXIT_QUICKLY = c"quick_exit": fn(c_int) -> Infallible);
 export! {
     fn _exit(status: c_int) -> Infallible {
         robust::end_process();
+        footprint::at_sudden_end();
         // SAFETY: takes no pointers.
         unsafe { EXIT_AT_ONCE.get()(status) }
     }

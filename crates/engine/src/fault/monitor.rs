@@ -141,8 +141,20 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
         }
     }
 
+    /// Whether a thread has reported this fault already, and still waits for it: a signal, or a tracer, made it touch
+    /// the page again. It is woken once the page is there.
+    fn is_repeated(&self, fault: Reported) -> bool {
+        let page = |fault: Reported| fault.addr / PAGE_SIZE;
+        let mut waiting = self.all[..self.nr_waiting].iter().filter(|flight| !flight.is_for_reader);
+        fault.thread != 0
+            && waiting.any(|flight| flight.fault.thread == fault.thread && page(flight.fault) == page(fault))
+    }
+
     /// Goes on with a new fault until it waits. Returns how long it took, if it is over.
     fn begin(&mut self, pass: Pass<'_>, fault: Reported, asked: Option<Asked>) -> Option<Duration> {
+        if asked.is_none() && self.is_repeated(fault) {
+            return None;
+        }
         SERVED.set(fault.thread);
         if self.engine.ram().zones().all().len() > 1 {
             cpu::work_for(fault.thread); // takes frames near that thread's CPU
@@ -335,7 +347,7 @@ mod tests {
             let (turns, free, ended) = (&turns, &free, &ended);
             async move {
                 Waits::ByTurns(turns).until(|| unreachable!("it waits by turns"), || free.borrow_mut().pop()).await;
-                ended.borrow_mut().push(fault.addr);
+                ended.borrow_mut().push(fault.addr / PAGE_SIZE);
                 false
             }
         };
@@ -343,9 +355,12 @@ mod tests {
         let mut flights =
             Flights { engine, turns: &turns, readers, make, all: Vec::new(), nr_waiting: 0, held_back: Vec::new() };
         let begin = |flights: &mut Flights<'_, _, _>, addr| {
-            assert!(flights.begin(engine.gate().enter(1), Reported { addr, thread: 1 }, None).is_none());
+            let fault = Reported { addr: addr * PAGE_SIZE, thread: 1 };
+            assert!(flights.begin(engine.gate().enter(1), fault, None).is_none());
         };
         (0..4).for_each(|addr| begin(&mut flights, addr));
+        (0..4).for_each(|addr| begin(&mut flights, addr)); // a signal came, and it touches them again
+        assert_eq!(flights.nr_waiting, 4);
         for (nr_free, next) in [(1, 4), (2, 5), (3, 6)] {
             free.borrow_mut().extend(vec![(); nr_free]);
             assert!(flights.go_on().is_some());

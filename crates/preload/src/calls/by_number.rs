@@ -23,7 +23,7 @@ use crate::ground::real::{kernel, own_result, raw, raw_result};
 use crate::ground::selector;
 use crate::ground::state::{self, Phase};
 use crate::map::hand_over::hand_over;
-use crate::map::{advice, program_break, protection, remap, segments};
+use crate::map::{advice, footprint, program_break, protection, remap, segments};
 use crate::memory::access::{self, Access};
 use crate::memory::cover::{self, Pieces};
 use crate::memory::{pages, resident};
@@ -91,7 +91,7 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
                     return own_result(libc::SYS_exit_group, words); // a filter may permit the other only
                 }
             }
-            libc::SYS_exit_group => robust::end_process(),
+            libc::SYS_exit_group => before_end(),
             libc::SYS_ioctl if words[1] as u32 == pagemap::PAGEMAP_SCAN => return scan_pagemap(words),
             libc::SYS_set_tid_address => cleared::hold(words[0], guard::this_thread()),
             libc::SYS_execve | libc::SYS_execveat => {
@@ -309,6 +309,12 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
 pub fn are_open(read: usize, written: usize, len: usize) -> bool {
     (read == 0 || access::is_open(read, len, Access::Read))
         && (written == 0 || access::is_open(written, len, Access::Write))
+}
+
+/// Called before the process ends at once.
+fn before_end() {
+    robust::end_process();
+    footprint::at_sudden_end();
 }
 
 fn bad_address() -> isize {

@@ -1,6 +1,6 @@
 //! What a process has in RAM beside its managed memory, so that `run` can report it.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use folioswap::{ProcessMemory, RawSpace};
 use folioswap_sys::resident::{Resident, Unseen};
@@ -22,6 +22,9 @@ const LITTLE: u64 = 16 << 20;
 /// The highest unmanaged memory seen so far, and in it the shared memory, private pages of files, and memory of
 /// threads.
 static OUTSIDE: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+
+/// Whether the process was recorded at its end.
+static IS_RECORDED: AtomicBool = AtomicBool::new(false);
 
 /// Samples what is in RAM now.
 fn look(managed: u64) -> Option<Resident> {
@@ -75,6 +78,7 @@ fn managed() -> u64 {
 /// Called in a forked child: what was seen is its parent's.
 pub fn begin_child() {
     OUTSIDE.iter().for_each(|seen| seen.store(0, Ordering::Relaxed));
+    IS_RECORDED.store(false, Ordering::Relaxed);
 }
 
 /// Called before unmanaged memory of the program's is unmapped, which would not be seen at the end.
@@ -104,8 +108,22 @@ fn peak() -> u64 {
     }
 }
 
-/// Records the process as it is at its end.
-pub fn record() {
+/// Called at the end of the process, by its destructors.
+pub fn at_end() {
+    if !IS_RECORDED.swap(true, Ordering::Relaxed) {
+        record();
+    }
+}
+
+/// Called where the process ends without its destructors, perhaps after them. Many small children do.
+pub fn at_sudden_end() {
+    if waiting::is_own_process() && peak() > LITTLE {
+        at_end();
+    }
+}
+
+/// Records the process as it is now.
+fn record() {
     if state::phase() == Phase::Waiting
         && peak() > LITTLE
         && let Some(counters) = waiting::counters()

@@ -161,8 +161,8 @@ fn may_lie_apart() -> bool {
 }
 
 /// Maps new memory from the start of a block on, so that as much of it as possible is whole blocks; less than a block
-/// from the start of a piece on. `always`: else not where a gap would keep the kernel from joining less than a block,
-/// or too many larger ones, with what lies behind. `None`: the kernel has no room.
+/// from the start of a piece on. `always`: else not where a gap would keep the kernel from joining too many mappings
+/// with what lies behind. `None`: the kernel has no room.
 fn map_aligned(len: usize, access: c_int, flags: c_int, always: bool) -> Option<*mut c_void> {
     let align = if len < BLOCK_BYTES { PIECE_BYTES } else { BLOCK_BYTES };
     let (len, slack) = (pages(len), align - PAGE_SIZE);
@@ -174,7 +174,7 @@ fn map_aligned(len: usize, access: c_int, flags: c_int, always: bool) -> Option<
             return None;
         }
         let aligned = (mapped as usize).next_multiple_of(align) - mapped as usize;
-        let before = match always || aligned == slack || len >= BLOCK_BYTES && may_lie_apart() {
+        let before = match always || aligned == slack || may_lie_apart() {
             true => aligned,
             false => slack,
         };
