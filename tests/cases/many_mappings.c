@@ -2,7 +2,7 @@
 // BUDGETS: 96M
 // ARGS: 68
 // ARGS: 64 68
-/* 140,000 mappings, of which the kernel makes one, and every fourth is used: more than vm.max_map_count permits apart. */
+/* 140,000 mappings, more than vm.max_map_count permits apart. The kernel makes one of them. Every fourth is used. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -23,7 +23,8 @@ int main(int nr_arguments, char **arguments) {
         if (number % 4 == 0) all[number][(size_t)number % len] = byte_of(number);
     }
     for (int number = 0; number < NR_MAPPINGS; number += 4)
-        if (all[number][(size_t)number % lens[number % 2]] != byte_of(number)) return printf("mapping %d is wrong\n", number), 1;
+        if (all[number][(size_t)number % lens[number % 2]] != byte_of(number))
+            return printf("mapping %d is wrong\n", number), 1;
     for (int number = 0; number < NR_MAPPINGS; number++)
         if (munmap(all[number], lens[number % 2]) != 0) return puts("not unmapped"), 1;
     puts("ok");
