@@ -66,6 +66,17 @@ fn send_out(arena: &Arena, nr_folios: usize) -> (Region, StatsSnapshot) {
     (large, arena.stats())
 }
 
+/// Writes folios of 2 MiB until one finds no run of slots: what was never written whole took none, and the reclaim
+/// thread may be about to write the last of them.
+fn send_out_beyond_runs(arena: &Arena) -> Region {
+    let (large, _) = send_out(arena, DEVICE / 4 / BLOCK + 2);
+    until("a folio without a run of slots", || {
+        let (_, stats) = send_out(arena, 1);
+        stats.swpout_fallback[4..].iter().any(|&nr| nr > 0)
+    });
+    large
+}
+
 fn check_large(large: &Region) {
     (0..large.len()).step_by(PAGE).for_each(|at| assert!(is_set(large, at), "byte {at}"));
 }
@@ -80,9 +91,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// Checks compaction of a device on which folios of 2 MiB found no run.
 fn whole_runs_come_back(arena: &Arena, small: &Region, step: usize) {
-    let nr_free = DEVICE / 4 / BLOCK;
-    let (first, stats) = send_out(arena, nr_free + 2);
-    assert!(stats.swpout_fallback[4..].iter().any(|&nr| nr > 0), "{stats:?}");
+    let first = send_out_beyond_runs(arena);
     until("compaction", || arena.stats().slot_compact_success > 0);
     let stats = arena.stats();
     assert!(stats.slots_migrated > 0 && stats.verify_failures == 0, "{stats:?}");
@@ -148,8 +157,7 @@ fn without_compaction_nothing_is_moved() {
 fn a_device_is_removed_while_its_slots_are_compacted() {
     let arena = arena(Some(Stage::default()));
     let small = scattered(&arena, Order::PAGE, PAGE);
-    let (large, stats) = send_out(&arena, DEVICE / 4 / BLOCK + 2);
-    assert!(stats.swpout_fallback[4..].iter().any(|&nr| nr > 0), "{stats:?}");
+    let large = send_out_beyond_runs(&arena);
     let name = arena.devices()[0].name.clone();
     arena.add_device(&DeviceSpec::Ram { size: 2 * DEVICE as u64 }).unwrap();
     arena.remove_device(&name).unwrap();
