@@ -20,7 +20,7 @@ FORBID_UNSAFE = (
 # only.
 FOLDERS = {
     "crates/engine/src/": (
-        "config", "process", "device", "swap", "memory", "state", "block", "engine",
+        "config", "process", "device", "swap", "memory", "policy", "block", "engine",
         "fault", "reclaim", "relocate", "compact", "manage", "arena",
     ),
     "crates/preload/src/": ("ground", "memory", "faults", "map", "alloc", "calls", "ending", "sanitizer", "start"),

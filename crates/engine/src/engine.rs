@@ -8,6 +8,7 @@
 //! locks. Before all of them, `Table::changing`: whoever changes what is managed.
 
 use std::ops::Deref;
+use std::time::Duration;
 
 use folioswap_core::{BlockId, Order, Taken};
 use folioswap_sys::clock::Clock;
@@ -18,11 +19,15 @@ use folioswap_sys::uffd::Userfaultfd;
 
 use crate::block::Parts;
 use crate::config::error::Error;
+use crate::memory::compactor::Compactor;
+use crate::memory::patience::Patience;
+use crate::policy::Policy;
 use crate::process::lifecycle::Lifecycle;
+use crate::process::renewable::Renewable;
 use crate::process::wakeup::{Gate, Pass};
-use crate::state::compactor::Compactor;
-use crate::state::policy::Policy;
 use crate::swap::info;
+use crate::swap::read_queue::ReadQueue;
+use crate::swap::writeback::Writeback;
 
 /// What frees frames for a fault that finds none, on the fault's own thread.
 pub(crate) trait DirectReclaim: Send + Sync {
@@ -42,6 +47,9 @@ pub(crate) struct Engine {
     direct: Box<dyn DirectReclaim>,
     policy: Policy,
     compactor: Compactor,
+    writeback: Writeback,
+    reads: Renewable<ReadQueue>,
+    patience: Patience,
     lifecycle: Lifecycle,
     clock: Clock,
 }
@@ -66,10 +74,20 @@ impl Engine {
         policy: Policy,
         compactor: Compactor,
         direct: Box<dyn DirectReclaim>,
+        patience: Duration,
     ) -> Result<Self, Error> {
         let descendants = Descendants::new().map_err(Error::system("making what tells of forked children"))?;
-        let (lifecycle, clock) = (Lifecycle::new(descendants), Clock::new());
-        Ok(Engine { parts, direct, policy, compactor, lifecycle, clock })
+        Ok(Engine {
+            writeback: Writeback::new(parts.ram().zones().all().len())?,
+            parts,
+            direct,
+            policy,
+            compactor,
+            reads: Renewable::new(ReadQueue::new()),
+            patience: Patience::new(patience),
+            lifecycle: Lifecycle::new(descendants),
+            clock: Clock::new(),
+        })
     }
 
     /// What frees frames for faults.
@@ -89,6 +107,26 @@ impl Engine {
 
     pub fn compactor(&self) -> &Compactor {
         &self.compactor
+    }
+
+    /// Writeback in progress.
+    pub fn writeback(&self) -> &Writeback {
+        &self.writeback
+    }
+
+    /// What is to be read ahead.
+    pub fn reads(&self) -> &ReadQueue {
+        &self.reads
+    }
+
+    /// How long faults wait for frames.
+    pub fn patience(&self) -> &Patience {
+        &self.patience
+    }
+
+    /// In a forked child: no thread waits for what is to be read.
+    pub fn forget_threads(&self) {
+        self.reads.renew(ReadQueue::new());
     }
 
     pub fn lifecycle(&self) -> &Lifecycle {

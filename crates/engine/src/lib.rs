@@ -33,10 +33,10 @@ mod engine;
 mod fault;
 mod manage;
 mod memory;
+mod policy;
 mod process;
 mod reclaim;
 mod relocate;
-mod state;
 mod swap;
 #[cfg(test)]
 mod tests;
@@ -70,6 +70,7 @@ pub use folioswap_core::{
     RangeSet, Stats, StatsSnapshot,
 };
 pub use manage::remap::Relocation;
+pub use memory::compactor::CompactionMeans;
 pub use memory::mlock::check_lock;
 pub use memory::selftest::{SelfTest, self_test};
 #[doc(hidden)]
@@ -79,7 +80,6 @@ pub use process::shared_stats::{SharedCounters, SharedStats, StatsPlace, open_sh
 pub use process::stopwatch::Stopwatch;
 pub use process::threads::{internal_thread, is_internal};
 #[doc(hidden)]
-pub use state::compactor::CompactionMeans;
 #[doc(hidden)]
 pub use swap::attached::Frees;
 pub use swap::health::{DeviceErrors, DeviceState};

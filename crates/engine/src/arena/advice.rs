@@ -8,7 +8,7 @@ use folioswap_sys::signals;
 use crate::engine::Engine;
 use crate::process::cpu::current_cpu;
 use crate::reclaim::evict;
-use crate::state::faults::Window;
+use crate::swap::read_queue::Window;
 
 /// How a range is going to be used. Only [`Advice::DontNeed`] changes its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ fn read(engine: &Engine, blocks: Range<usize>, is_asked: bool) {
     // Reading more than the frames that can be spared would only evict what was just read.
     let end = blocks.end.min(blocks.start + engine.ram().budget_blocks() / 2);
     let blocks = BlockId::from_index(blocks.start)..BlockId::from_index(end);
-    engine.faults().reads().push(Window { blocks, marker: None, is_asked, backward: false, cpu: current_cpu() });
+    engine.reads().push(Window { blocks, marker: None, is_asked, backward: false, cpu: current_cpu() });
 }
 
 /// Makes folios of a range the oldest in RAM.

@@ -48,17 +48,16 @@ use crate::engine::Engine;
 use crate::fault::direct;
 use crate::fault::take::PATIENCE;
 use crate::memory::backing::Backing;
+use crate::memory::compactor::Compactor;
 use crate::memory::frames::Frames;
 use crate::memory::mlock;
 use crate::memory::ram::Ram;
 use crate::memory::selftest;
 use crate::memory::table::Table;
 use crate::memory::zones::Zoning;
+use crate::policy::Policy;
 use crate::process::shared_stats::{self, SharedCounters, StatsHome};
 use crate::relocate::remove;
-use crate::state::compactor::Compactor;
-use crate::state::faults::Faults;
-use crate::state::policy::Policy;
 use crate::swap::attached::{DEVICE_SHIFT, Layout};
 use crate::swap::info::{self, DeviceInfo};
 use crate::swap::space::SwapSpace;
@@ -302,8 +301,8 @@ impl ArenaBuilder {
         let compactor = Compactor::new(ram.zones().all(), self.tuning.compaction, self.tuning.compaction_means);
         let policy = Policy::new(self.folio.order(), self.swap_in);
         let table = Table::new(setup::random_key()?);
-        let parts = Parts::new(table, ram, swap, Faults::new(self.patience), stats)?;
-        Engine::new(parts, policy, compactor, Box::new(OnOwnThread))
+        let parts = Parts::new(table, ram, swap, stats);
+        Engine::new(parts, policy, compactor, Box::new(OnOwnThread), self.patience)
     }
 }
 
@@ -580,7 +579,7 @@ impl Drop for Running {
         }
         self.engine.lifecycle().stop();
         self.engine.ram().reclaim_wanted().signal();
-        self.engine.faults().reads().wake();
+        self.engine.reads().wake();
         self.engine.compactor().wake();
         self.engine.swap().relief().wake();
         direct::detach(&self.engine);

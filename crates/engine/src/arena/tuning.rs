@@ -2,7 +2,7 @@
 
 use folioswap_core::compact::Stage;
 
-use crate::state::compactor::CompactionMeans;
+use crate::memory::compactor::CompactionMeans;
 use crate::swap::attached::Frees;
 
 /// Settings that only benchmarks and tests change.

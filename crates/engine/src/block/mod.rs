@@ -245,7 +245,7 @@ impl<'p> Block<'p> {
     /// Notes the copy of a folio, if it keeps one.
     pub fn note_copy(&self, index: usize) {
         if let (Some(frame), Some(_)) = (self.folio(index).frame(), self.folio(index).slot()) {
-            self.parts.reclaim().kept_copies().note(frame);
+            self.parts.kept_copies().note(frame);
         }
     }
 

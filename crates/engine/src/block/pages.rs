@@ -280,7 +280,7 @@ impl Block<'_> {
         if !matches!(self.state(index), State::Swapped(_)) {
             return Ok(());
         }
-        self.parts.faults().lost().note(self.id(), self.pages_of(index));
+        self.parts.lost().note(self.id(), self.pages_of(index));
         for page in self.pages_of(index) {
             let addr = self.table().addr(self.id().page(page));
             // SAFETY: a page of this locked block. It is swapped out, so nothing is mapped there, and the program shall
@@ -296,7 +296,7 @@ impl Block<'_> {
     /// Forgets the loss of pages of a block, none of which is mapped, and removes their poison: they can be read again,
     /// or are no longer wanted.
     pub fn end_lost(&self, pages: Range<usize>) {
-        for page in self.parts.faults().lost().take(self.id(), pages) {
+        for page in self.parts.lost().take(self.id(), pages) {
             let addr = self.table().addr(self.id().page(page));
             // SAFETY: the block is locked, and the page is not mapped, so only the poison marker is there.
             if let Err(error) = unsafe { self.ram().mapper().discard(addr, PAGE_SIZE) } {

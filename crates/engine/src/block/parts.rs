@@ -1,18 +1,17 @@
-//! The parts of the engine that hold content: addresses with the folio table, RAM, and the swap space; and what is
-//! known of content on its way.
+//! The parts of the engine that hold content: addresses with the folio table, RAM, and the swap space; and which
+//! content is lost, or kept twice.
 
 use std::sync::Arc;
 
-use folioswap_core::{FrameId, Order, SlotId, Stats};
+use folioswap_core::{BLOCK_PAGES, FrameId, Order, SlotId, Stats};
 
-use crate::config::error::Error;
+use crate::memory::kept_copies::KeptCopies;
+use crate::memory::lost::Lost;
 use crate::memory::map_error::patiently;
 use crate::memory::ram::Ram;
 use crate::memory::table::Table;
 use crate::process::cpu::current_cpu;
 use crate::process::shared_stats::StatsHome;
-use crate::state::faults::Faults;
-use crate::state::reclaim::Reclaim;
 use crate::swap::space::SwapSpace;
 
 /// Where content lies. Each part keeps its state to itself.
@@ -20,15 +19,15 @@ pub(crate) struct Parts {
     table: Table,
     ram: Ram,
     swap: SwapSpace,
-    faults: Faults,
-    reclaim: Reclaim,
+    lost: Lost,
+    kept_copies: KeptCopies,
     stats: Arc<StatsHome>,
 }
 
 impl Parts {
-    pub fn new(table: Table, ram: Ram, swap: SwapSpace, faults: Faults, stats: Arc<StatsHome>) -> Result<Self, Error> {
-        let reclaim = Reclaim::new(ram.zones())?;
-        Ok(Parts { table, ram, swap, faults, reclaim, stats })
+    pub fn new(table: Table, ram: Ram, swap: SwapSpace, stats: Arc<StatsHome>) -> Self {
+        let kept_copies = KeptCopies::new(ram.zones().nr_frames_max().div_ceil(BLOCK_PAGES));
+        Parts { table, ram, swap, lost: Lost::default(), kept_copies, stats }
     }
 
     /// The managed addresses and the folio table.
@@ -44,14 +43,14 @@ impl Parts {
         &self.swap
     }
 
-    /// What faults wait for, and what is known of lost pages.
-    pub fn faults(&self) -> &Faults {
-        &self.faults
+    /// Pages whose content is lost.
+    pub fn lost(&self) -> &Lost {
+        &self.lost
     }
 
-    /// Writeback in progress, and copies kept in swap.
-    pub fn reclaim(&self) -> &Reclaim {
-        &self.reclaim
+    /// Where folios in RAM keep copies in swap.
+    pub fn kept_copies(&self) -> &KeptCopies {
+        &self.kept_copies
     }
 
     pub fn stats(&self) -> &Stats {

@@ -15,7 +15,7 @@ use folioswap_core::{FrameId, Memory, Order, Taken, Zone};
 use folioswap_sys::memory;
 
 use crate::engine::Engine;
-use crate::state::compactor::CompactionMeans;
+use crate::memory::compactor::CompactionMeans;
 
 /// The moves of one run of compaction. All folios of a pageblock move in the same way.
 pub(crate) struct Moving<'e> {

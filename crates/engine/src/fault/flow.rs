@@ -3,7 +3,7 @@
 //!
 //! [`Fault::run`] tells the story. The block stays locked until the folio is mapped, except while the fault waits for
 //! frames ([`super::take`]); the policies for streams run after that. What is done to the block is mechanism
-//! ([`Block`]), what is chosen is policy (`state/policy`).
+//! ([`Block`]), what is chosen is policy (`policy`).
 
 use folioswap_core::{
     Ahead, BLOCK_PAGES, BlockId, Choice, FaultKind, FolioId, FrameId, List, Locked, Memory, Order, PAGE_SIZE, PIECE,
@@ -20,8 +20,8 @@ use crate::process::cpu::current_cpu;
 use crate::process::stopwatch::Stopwatch;
 use crate::process::turns::Waits;
 use crate::process::wakeup::Pass;
-use crate::state::faults::Window;
 use crate::swap::health::SwapInError;
+use crate::swap::read_queue::Window;
 
 /// Pages at either end of a block where a stream may enter it.
 const EDGE_PAGES: usize = 16;
@@ -137,7 +137,7 @@ impl<'e> Fault<'e> {
 
     /// Names the page whose content is lost, and whether that is news.
     fn lost(&self, block: &Block<'_>, error: SwapInError) -> SwapInError {
-        let is_news = self.engine.faults().lost().note(block.id(), block.pages_of(block.index_of(self.page())));
+        let is_news = self.engine.lost().note(block.id(), block.pages_of(block.index_of(self.page())));
         error.at(self.engine.table().addr(self.touched), is_news)
     }
 
@@ -361,7 +361,7 @@ impl<'e> Fault<'e> {
             return;
         };
         for window in advice.windows.iter() {
-            self.engine.faults().reads().push(Window {
+            self.engine.reads().push(Window {
                 marker: Some(advice.marker(window)),
                 is_asked: false,
                 backward: advice.backward,

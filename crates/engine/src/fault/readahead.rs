@@ -24,9 +24,9 @@ use crate::memory::map_error::MapError;
 use crate::process::fatal::{self, EndOnPanic};
 use crate::process::stopwatch::Stopwatch;
 use crate::process::turns::{Waits, asleep};
-use crate::state::faults::Window;
 use crate::swap::health::SwapInError;
 use crate::swap::health::Trouble;
+use crate::swap::read_queue::Window;
 use crate::swap::transfer::{DEPTH, Direction, Transfers};
 
 /// How long a block that the program has asked for waits for frames.
@@ -78,14 +78,14 @@ pub(crate) fn run(engine: &Engine) {
     let thread = folioswap_sys::signals::thread_id();
     let mut reads = Reads::new();
     while !engine.stopping() {
-        let seen = engine.faults().reads().now();
-        match engine.faults().reads().pop() {
+        let seen = engine.reads().now();
+        match engine.reads().pop() {
             Some(window) => read_window(engine, &mut reads, thread, &window),
             None if !reads.is_empty() => {
                 finish(engine, &mut reads, true);
             }
             None if engine.stopping() => {} // the stop may precede `seen`
-            None => engine.faults().reads().wait(seen),
+            None => engine.reads().wait(seen),
         }
     }
     finish_all(engine, &mut reads);
@@ -124,7 +124,7 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
     }
     if end < window.blocks.end.index() {
         let blocks = BlockId::from_index(end)..window.blocks.end;
-        engine.faults().reads().push(Window { blocks, ..window.clone() });
+        engine.reads().push(Window { blocks, ..window.clone() });
     }
 }
 
@@ -260,7 +260,7 @@ fn start<'e>(
         Some(extent) if reads.in_flight.asynchronous() => {
             let bytes = prepared.bytes_mut();
             let (home, len) = (bytes.as_ptr() as usize, bytes.len());
-            engine.reclaim().transfers().begin();
+            engine.writeback().transfers().begin();
             // SAFETY: the job owns the frames, which have memory and are known to nobody else. It keeps the block's
             // lock, so the folio keeps its slot, and the device is not removed.
             unsafe {
@@ -290,7 +290,7 @@ fn finish(engine: &Engine, reads: &mut Reads<'_>, wait: bool) -> bool {
     let verified = engine.swap().read_verified(addr, *slot, prepared.bytes_mut(), Some(first), is_right, Waits::Asleep);
     let read = asleep(verified);
     arrive(engine, incoming, read);
-    engine.reclaim().transfers().end();
+    engine.writeback().transfers().end();
     true
 }
 

@@ -59,7 +59,7 @@ pub(crate) async fn take_frames(
         if ram.give_stock_back() {
             continue;
         }
-        match shortage.missed(ram.zones(), Instant::now(), engine.faults().patience()) {
+        match shortage.missed(ram.zones(), Instant::now(), engine.patience().limit()) {
             Miss::Late => {}
             Miss::Scattered => {
                 watch.long_part(Phase::Frame);
@@ -173,8 +173,8 @@ fn wait_for_devices_or_end(engine: &Engine, freed: u32) {
             give_up(engine)
         };
     };
-    if engine.faults().begin_stall(freed) {
-        let waited = engine.faults().patience().as_secs();
+    if engine.patience().begin_stall(freed) {
+        let waited = engine.patience().limit().as_secs();
         fatal::say(&format!("no memory was freed for {waited} s: waiting for {devices}"));
     }
 }
@@ -199,7 +199,7 @@ fn give_up(engine: &Engine) -> ! {
             info::describe_full(engine.swap().devices())
         )),
         Some(_) => {
-            let waited = engine.faults().patience().as_secs();
+            let waited = engine.patience().limit().as_secs();
             fatal::die(&format!(
                 "out of memory: {in_use}, and none could be freed for {waited} s; give more --memory, or more or larger --swap"
             ))

@@ -50,7 +50,7 @@ pub(crate) fn keep_unchanged(engine: &Engine) -> Unchanged<'_> {
 pub(crate) fn rest<'e>(engine: &'e Engine, unchanged: Unchanged<'e>) -> Resting<'e> {
     engine.gate().close(signals::thread_id());
     engine.uffd().wake_late(true); // else this thread might go on before a monitor has let go of its locks
-    engine.reclaim().transfers().wait();
+    engine.writeback().transfers().wait();
     write_out::settle_rest(engine);
     engine.swap().devices().end_held(|fork| engine.lifecycle().is_over(fork));
     let (fork, tie) = engine.lifecycle().begin_fork();
@@ -123,7 +123,7 @@ impl Resting<'_> {
         self.each_range(memory::dontfork);
         engine.swap().devices().end_sharing();
         engine.table().forget_locked();
-        engine.faults().forget_threads();
+        engine.forget_threads();
         engine.policy().forget();
         engine.ram().neighbours().forget();
         engine.ram().backing().forget_lock();

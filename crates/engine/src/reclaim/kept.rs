@@ -16,19 +16,17 @@ const MOST_PAGEBLOCKS: usize = 4;
 
 /// Frees copies of folios in RAM that are not on standby, in a few pageblocks. Returns whether there were any.
 pub(crate) fn shed_copies(engine: &Engine) -> bool {
-    (0..MOST_PAGEBLOCKS)
-        .map_while(|_| engine.reclaim().kept_copies().take())
-        .any(|pageblock| shed_copies_in(engine, pageblock))
+    (0..MOST_PAGEBLOCKS).map_while(|_| engine.kept_copies().take()).any(|pageblock| shed_copies_in(engine, pageblock))
 }
 
 fn shed_copies_in(engine: &Engine, pageblock: FrameId) -> bool {
     let mut freed = false;
     engine.ram().zone(pageblock).pageblocks().folios_in(pageblock, &mut |frame, folio, _| {
         #[cfg(test)]
-        engine.reclaim().kept_copies().nr_looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        engine.kept_copies().nr_looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         match engine.try_lock(folio.block()) {
             Some(mut block) => freed |= shed_copy(engine, &mut block, folio, frame),
-            None => engine.reclaim().kept_copies().note(frame), // try again later
+            None => engine.kept_copies().note(frame), // try again later
         }
     });
     freed
@@ -74,7 +72,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     fn nr_looks(engine: &Engine) -> usize {
-        engine.reclaim().kept_copies().nr_looks.load(Relaxed)
+        engine.kept_copies().nr_looks.load(Relaxed)
     }
 
     fn use_up_slots(engine: &Engine) {
@@ -129,7 +127,7 @@ mod tests {
         let mut words = ArenaVec::<u64>::zeroed(&arena, 20 * MIB / 8).unwrap();
         words.fill(1);
         let engine = arena.engine();
-        engine.ram().zones().all_folios().for_each(|(frame, _, _)| engine.reclaim().kept_copies().note(frame));
+        engine.ram().zones().all_folios().for_each(|(frame, _, _)| engine.kept_copies().note(frame));
         let before = nr_looks(engine);
         assert!(!shed_copies(engine));
         assert!((1..=MOST_PAGEBLOCKS * BLOCK_PAGES).contains(&(nr_looks(engine) - before)));
@@ -158,7 +156,7 @@ mod tests {
             let locked = engine.lock(folio.block());
             let index = locked.index_of(folio.page_in_block());
             if keeps_copy(engine, &locked, index, frame) {
-                assert!(engine.reclaim().kept_copies().is_noted(frame), "{folio:?} in {frame:?}");
+                assert!(engine.kept_copies().is_noted(frame), "{folio:?} in {frame:?}");
             }
         }
     }

@@ -167,7 +167,7 @@ fn reclaim_one<'e>(engine: &'e Engine, zone: &Zone, writes: &mut Writes<'e>, pla
                 // waits for one itself.
                 Some(extent) if writes.asynchronous() && !place.is_companion() => {
                     let (addr, len) = outgoing.memory(engine);
-                    engine.reclaim().transfers().begin();
+                    engine.writeback().transfers().begin();
                     // SAFETY: `outgoing` keeps its memory present and to itself until it is dropped: a folio at home
                     // whose block it has locked, or its own buffer. Its slots stay allocated, so the device is not
                     // removed and the descriptor stays open.
@@ -192,7 +192,7 @@ fn in_flight_pages(writes: &Writes<'_>) -> usize {
 fn finish<'e>(engine: &'e Engine, writes: &mut Writes<'e>, mut wait: bool) {
     while let Some((outgoing, written)) = writes.finish(wait) {
         write_out::finish_write(engine, outgoing, written);
-        engine.reclaim().transfers().end();
+        engine.writeback().transfers().end();
         wait = false;
     }
 }

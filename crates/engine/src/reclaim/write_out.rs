@@ -12,7 +12,7 @@ use folioswap_core::{List, Order, SlotId, State};
 
 use crate::block::Block;
 use crate::engine::Engine;
-use crate::state::reclaim::{BATCH_BYTES, Buffer, Written};
+use crate::swap::writeback::{BATCH_BYTES, Buffer, Written};
 
 /// Small folios of one order that are written together.
 pub(crate) struct Batch<'e> {
@@ -26,7 +26,7 @@ pub(crate) struct Batch<'e> {
 impl<'e> Batch<'e> {
     /// An empty batch, to be written from this slot on.
     pub fn new(engine: &'e Engine, slot: SlotId, order: Order) -> Self {
-        Batch { buffer: engine.reclaim().buffers().lend(), folios: Vec::new(), slot, order }
+        Batch { buffer: engine.writeback().buffers().lend(), folios: Vec::new(), slot, order }
     }
 
     fn len_bytes(&self) -> usize {
@@ -173,7 +173,7 @@ fn write_alone(engine: &Engine, slot: SlotId, order: Order, bytes: &[u8]) -> boo
 /// Settles a written folio now. If its block is locked, leaves that to a reclaim thread; nobody waits for the lock.
 fn settle_later(engine: &Engine, written: Written) {
     if !settle(engine, written) {
-        engine.reclaim().push_unsettled([written]);
+        engine.writeback().push_unsettled([written]);
         engine.ram().reclaim_wanted().signal();
     }
 }
@@ -189,10 +189,10 @@ pub(crate) fn settle_beside(engine: &Engine, block: &mut Block<'_>, written: Wri
 
 /// Settles the folios whose blocks were locked before. Returns whether some still are.
 pub(crate) fn settle_rest(engine: &Engine) -> bool {
-    let mut still = engine.reclaim().take_unsettled();
+    let mut still = engine.writeback().take_unsettled();
     still.retain(|&written| !settle(engine, written));
     let any = !still.is_empty();
-    engine.reclaim().push_unsettled(still);
+    engine.writeback().push_unsettled(still);
     any
 }
 

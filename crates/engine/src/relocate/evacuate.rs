@@ -110,7 +110,7 @@ fn carry_readable(engine: &Engine, block: &mut Block<'_>, device: DeviceId, buff
 fn end_lost_elsewhere(engine: &Engine) {
     let lost = {
         let _pass = engine.gate().enter(signals::thread_id());
-        engine.faults().lost().blocks()
+        engine.lost().blocks()
     };
     for id in lost {
         let _pass = engine.gate().enter(signals::thread_id());

@@ -1,4 +1,5 @@
-//! Swap: the devices in use with their slots, health and figures; checksums, transfers, freeing and discarding.
+//! Swap: the devices in use with their slots, health and figures; transfers, freeing and discarding; what is
+//! being written, and what is to be read ahead.
 
 pub mod attached;
 pub mod block;
@@ -12,7 +13,9 @@ mod freeing;
 pub mod health;
 pub mod held;
 pub mod info;
+pub mod read_queue;
 pub mod relief;
 pub mod slot_work;
 pub mod space;
 pub mod transfer;
+pub mod writeback;

@@ -168,7 +168,7 @@ fn a_failed_write_of_many_folios_is_tried_for_each() {
         arena.evict_all();
         arena.stats().io_errors >= 3
     });
-    comes_true("what it does not take is in RAM", || !arena.engine().reclaim().has_unsettled());
+    comes_true("what it does not take is in RAM", || !arena.engine().writeback().has_unsettled());
     assert!((0..region.len()).step_by(PAGE_SIZE).all(|at| region[at] == at_page(at)));
     let device = arena.devices();
     // The reclaim thread may have had a write of its own in flight.

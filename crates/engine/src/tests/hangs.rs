@@ -85,7 +85,7 @@ fn a_device_may_take_longer_than_the_limit() {
     let mut region = arena.map(48 * MIB).unwrap();
     std::thread::scope(|scope| {
         let threads: Vec<_> = region.chunks_mut(2 * MIB).map(|block| scope.spawn(|| block.fill(7))).collect();
-        comes_true("it is said what they wait for", || arena.engine().faults().has_said_stall());
+        comes_true("it is said what they wait for", || arena.engine().patience().has_said_stall());
         goes_on.store(true, Ordering::SeqCst);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });

@@ -1,12 +1,11 @@
-//! Writeback in progress, the memory to which batches of small folios are copied for it, and which pageblocks hold
-//! folios whose copies in swap can be given up (`reclaim::kept`).
+//! Writeback in progress, and the memory to which batches of small folios are copied for it.
 
 use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
-use folioswap_core::{BLOCK_PAGES, FolioId, FrameId, Order, SlotId, Zones};
+use folioswap_core::{FolioId, FrameId, Order, SlotId};
 use folioswap_sys::futex;
 use folioswap_sys::memory::Reservation;
 
@@ -21,13 +20,11 @@ pub(crate) const BATCH_BYTES: usize = 1 << 20;
 /// never wait for each other in a circle.
 const DIRECT_BUFFERS: usize = 4;
 
-/// Writeback and kept copies of an arena.
-pub(crate) struct Reclaim {
+/// Writeback of an arena.
+pub(crate) struct Writeback {
     buffers: Buffers,
     /// Written folios whose blocks were locked when their write ended. They are settled later.
     unsettled: Mutex<Vec<Written>>,
-    /// Pageblocks whose folios have copies in slots that can be given up.
-    kept_copies: KeptCopies,
     transfers: TransfersUnderWay,
 }
 
@@ -53,12 +50,11 @@ impl TransfersUnderWay {
     }
 }
 
-impl Reclaim {
-    pub fn new(zones: &Zones) -> Result<Self, Error> {
-        Ok(Reclaim {
-            buffers: Buffers::new(zones.all().len())?,
+impl Writeback {
+    pub fn new(nr_zones: usize) -> Result<Self, Error> {
+        Ok(Writeback {
+            buffers: Buffers::new(nr_zones)?,
             unsettled: Mutex::new(Vec::new()),
-            kept_copies: KeptCopies::new(zones.nr_frames_max().div_ceil(BLOCK_PAGES)),
             transfers: TransfersUnderWay::default(),
         })
     }
@@ -69,10 +65,6 @@ impl Reclaim {
 
     pub fn transfers(&self) -> &TransfersUnderWay {
         &self.transfers
-    }
-
-    pub fn kept_copies(&self) -> &KeptCopies {
-        &self.kept_copies
     }
 
     /// Leaves written folios to be settled later.
@@ -148,75 +140,4 @@ pub(crate) struct Written {
     /// Reserved for this write until it is settled, which tells it from a later write of the same folio.
     pub slot: SlotId,
     pub failed: bool,
-}
-
-/// One bit per pageblock.
-pub(crate) struct KeptCopies {
-    words: Box<[AtomicU64]>,
-    /// The pageblock at which the next search starts.
-    next: AtomicUsize,
-    /// Folios that were looked at.
-    #[cfg(test)]
-    pub nr_looks: AtomicUsize,
-}
-
-impl KeptCopies {
-    pub fn new(nr_pageblocks: usize) -> Self {
-        KeptCopies {
-            words: (0..nr_pageblocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
-            next: AtomicUsize::new(0),
-            #[cfg(test)]
-            nr_looks: AtomicUsize::new(0),
-        }
-    }
-
-    /// Notes that a folio in these frames keeps a copy.
-    pub fn note(&self, frame: FrameId) {
-        let pageblock = frame.index() / BLOCK_PAGES;
-        let (word, bit) = (&self.words[pageblock / 64], 1 << (pageblock % 64));
-        if word.load(Relaxed) & bit == 0 {
-            word.fetch_or(bit, Relaxed);
-        }
-    }
-
-    #[cfg(test)]
-    pub fn is_noted(&self, frame: FrameId) -> bool {
-        let pageblock = frame.index() / BLOCK_PAGES;
-        self.words[pageblock / 64].load(Relaxed) >> (pageblock % 64) & 1 == 1
-    }
-
-    /// Takes the next pageblock that may hold copies, in turn, and returns its first frame. The pageblock is not
-    /// returned again before another copy is noted there.
-    pub fn take(&self) -> Option<FrameId> {
-        let (first, nr_words) = (self.next.load(Relaxed), self.words.len());
-        for step in 0..=nr_words {
-            let word = &self.words[(first / 64 + step) % nr_words];
-            let passed = if step == 0 { (1 << (first % 64)) - 1 } else { 0 }; // bits before `first` come last
-            let found = word.load(Relaxed) & !passed;
-            let bit = found & found.wrapping_neg();
-            if bit != 0 && word.fetch_and(!bit, Relaxed) & bit != 0 {
-                let pageblock = (first / 64 + step) % nr_words * 64 + bit.trailing_zeros() as usize;
-                self.next.store(pageblock + 1, Relaxed);
-                return Some(FrameId::from_index(pageblock * BLOCK_PAGES));
-            }
-        }
-        None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pageblocks_are_named_by_turns_and_once() {
-        let kept = KeptCopies::new(130);
-        let named = || kept.take().map(|frame| frame.index() / BLOCK_PAGES);
-        for pageblock in [3, 64, 129] {
-            kept.note(FrameId::from_index(pageblock * BLOCK_PAGES + 7));
-        }
-        assert_eq!(named(), Some(3));
-        kept.note(FrameId::from_index(3 * BLOCK_PAGES));
-        assert_eq!([named(), named(), named(), named()], [Some(64), Some(129), Some(3), None]);
-    }
 }
