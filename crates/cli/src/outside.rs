@@ -149,7 +149,10 @@ pub fn reason(outside_bytes: u64, shared_bytes: u64, unseen: Unseen) -> (&'stati
     if shared_bytes > outside_bytes / 2 {
         ("it is shared memory", "make it smaller, or leave room for it beside --memory")
     } else if unseen.of_files > outside_bytes / 2 {
-        ("it is data of its executable and libraries", "leave room for it beside --memory")
+        (
+            "it is data of its executable and libraries, or of files that it has mapped privately",
+            "leave room for it beside --memory",
+        )
     } else if unseen.of_threads > outside_bytes / 2 {
         ("it is stacks and thread-local data of threads", "leave room for it beside --memory")
     } else if unseen.of_records > outside_bytes / 2 {

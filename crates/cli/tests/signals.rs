@@ -176,13 +176,20 @@ fn signals_are_passed_on() {
 fn what_a_limit_of_addresses_refuses_because_of_folioswap_is_said_and_nothing_else_is() {
     with_library();
     let scratch = Scratch::new();
-    let program =
+    let memory =
         "import mmap; kept = mmap.mmap(-1, 200 << 20); more = bytearray(120 << 20); more[::4096] = kept[:30720]";
+    let stack = "import threading; threading.stack_size(200 << 20); threading.Thread(target=print).start()";
+    for program in [memory, stack] {
+        said_if_refused(&scratch, program);
+    }
+}
+
+fn said_if_refused(scratch: &Scratch, program: &str) {
     let mut nr_said = 0;
     for mib in [180, 400, 440, 480, 560, 1200] {
         let limit = format!("ulimit -v {}; exec", mib << 10);
-        let (alone, _) = bash(&scratch, &format!("{limit} python3 -c '{program}'"));
-        let (status, said) = bash(&scratch, &format!("{limit} $RUN python3 -c '{program}'"));
+        let (alone, _) = bash(scratch, &format!("{limit} python3 -c '{program}'"));
+        let (status, said) = bash(scratch, &format!("{limit} $RUN python3 -c '{program}'"));
         let is_said = said.contains("note: the limit of addresses (ulimit -v)");
         assert_eq!(is_said, alone == Some(0) && status != Some(0), "{mib} MiB: {alone:?}, {status:?}: {said}");
         nr_said += usize::from(is_said);

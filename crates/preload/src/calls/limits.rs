@@ -15,8 +15,8 @@ use crate::faults::only_thread;
 use crate::ground::real::{own, own_result};
 use crate::ground::state::{self, Phase};
 use crate::ground::{guard, heap, waiting};
-use crate::map::refused;
 use crate::memory::access::{self, Access};
+use crate::memory::refused;
 
 /// Room for what the engine makes later.
 const SLACK_BYTES: u64 = 32 << 20;

@@ -20,7 +20,7 @@ use crate::ground::export::{export, real};
 use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::{kernel, own};
 use crate::ground::{c_library, guard, state, waiting};
-use crate::memory::resident;
+use crate::memory::{refused, resident};
 
 type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 
@@ -94,6 +94,22 @@ unsafe fn managed_stack(attributes: *const pthread_attr_t) -> Option<(usize, usi
         let (addr, len) = (addr.assume_init() as usize, len.assume_init());
         (len > 0 && state::is_managed(addr)).then_some((addr, len))
     }
+}
+
+/// The size of the stack that libc maps for a thread. `attributes`: valid, or null.
+unsafe fn stack_len(attributes: *const pthread_attr_t) -> usize {
+    let mut default = MaybeUninit::<pthread_attr_t>::uninit();
+    let mut len = 0;
+    // SAFETY: fresh attributes have the default size; they need not be destroyed after an error.
+    unsafe {
+        if !attributes.is_null() {
+            libc::pthread_attr_getstacksize(attributes, &raw mut len);
+        } else if libc::pthread_attr_init(default.as_mut_ptr()) == 0 {
+            libc::pthread_attr_getstacksize(default.as_ptr(), &raw mut len);
+            libc::pthread_attr_destroy(default.as_mut_ptr());
+        }
+    }
+    len
 }
 
 /// Releases the stacks of threads that have ended.
@@ -418,6 +434,8 @@ export! {
                 drop(Box::from_raw(beginning));
                 if stack.is_some() {
                     release_unused(number);
+                } else if result == libc::EAGAIN {
+                    refused::note(stack_len(attributes));
                 }
             }
             ours::run_on_signal_stack(CHANGES_USERS);

@@ -21,8 +21,9 @@ use crate::ground::guard;
 use crate::ground::real::{kernel, own};
 use crate::ground::state::{self, Outcome, Phase};
 use crate::map::managed::{self, manage, note_unmanaged};
-use crate::map::{adopt, footprint, refused, ring_places};
+use crate::map::{adopt, footprint, ring_places};
 use crate::memory::pages::{PLAIN, are_possible, pages};
+use crate::memory::refused;
 use crate::memory::{known, open_pages};
 
 /// Flags of mappings that are not managed.

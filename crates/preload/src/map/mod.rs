@@ -11,7 +11,6 @@ pub mod mapping;
 pub mod present;
 pub mod program_break;
 pub mod protection;
-pub mod refused;
 pub mod remap;
 pub mod ring_places;
 pub mod segments;

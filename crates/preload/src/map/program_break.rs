@@ -10,8 +10,9 @@ use crate::ground::{guard, state};
 use crate::map::adopt;
 use crate::map::managed::manage;
 use crate::map::mapping::replace;
-use crate::map::{refused, ring_places};
+use crate::map::ring_places;
 use crate::memory::pages::pages;
+use crate::memory::refused;
 use crate::memory::{known, open_pages};
 
 // The C library keeps in mind where the end is. Its sbrk is not called: an allocator's may stand before it, which calls

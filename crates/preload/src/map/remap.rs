@@ -14,8 +14,9 @@ use crate::map::adopt;
 use crate::map::listed::{self, Listed};
 use crate::map::managed::manage;
 use crate::map::mapping::{failed, replace};
-use crate::map::{refused, ring_places};
+use crate::map::ring_places;
 use crate::memory::pages::{are_possible, pages};
+use crate::memory::refused;
 use crate::memory::{known, open_pages};
 
 const MREMAP_DONTUNMAP: c_int = 4;

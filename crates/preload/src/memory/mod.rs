@@ -6,5 +6,6 @@ pub mod key_rights;
 pub mod known;
 pub mod open_pages;
 pub mod pages;
+pub mod refused;
 pub mod resident;
 pub mod size_limit;
