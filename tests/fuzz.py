@@ -135,7 +135,8 @@ def main():
     parser.add_argument("--mode", choices=sorted(ALLOWED))
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--allowed", type=int, help="a sum of oracle.c's enum allowed, in place of ALLOWED")
-    parser.add_argument("--at-a-time", type=int, default=AT_A_TIME, help="sequences that run side by side")
+    parser.add_argument("--at-a-time", type=int, choices=range(1, 100), default=AT_A_TIME, metavar="N",
+                        help="sequences that run side by side")
     options = parser.parse_args()
     first, last = (int(part) for part in (options.seeds + "-" + options.seeds).split("-")[:2])
     deadline = time.monotonic() + options.seconds
