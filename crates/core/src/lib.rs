@@ -17,6 +17,7 @@
 //! | `order` | the sizes of folios |
 //! | `id` | the types of numbers |
 //! | `packed` | numbers of 40 bits |
+//! | `page_set` | sets of a block's pages |
 //! | `sync` | mutexes and atomics, or those of the model checker |
 //! | `ranges` | sets of ranges |
 //! | `sparse` | tables of two levels |
@@ -35,6 +36,7 @@ pub mod frame;
 pub mod id;
 pub mod order;
 mod packed;
+pub mod page_set;
 pub mod policy;
 pub mod pool;
 pub mod ranges;
@@ -43,13 +45,14 @@ pub mod stats;
 pub mod swap;
 pub mod sync;
 
-pub use folio::{Ahead, BLOCK_PIECES, Entry, Folio, FolioTable, HashKey, Locked, State};
+pub use folio::{Ahead, Entry, Folio, FolioTable, HashKey, Locked, State};
 pub use frame::{
     Contiguity, List, ListCounts, Memory, Miss, Oldest, Pageblocks, Shortage, Size, Taken, Watermarks, Zone,
     ZoneCounts, Zones,
 };
 pub use id::{BlockId, ClusterId, CpuId, DeviceId, FolioId, FrameId, NodeId, SlotId, SpaceBlockId, UnitId};
-pub use order::{BLOCK_BYTES, BLOCK_PAGES, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, PIECE};
+pub use order::{BLOCK_BYTES, BLOCK_PAGES, BLOCK_PIECES, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, PIECE};
+pub use page_set::PageSet;
 pub use policy::drop_behind::{DropBehind, Stay};
 pub use policy::neighbours::Neighbours;
 pub use policy::order_choice::{Choice, History, OrderChoice, Pressure, Wish};

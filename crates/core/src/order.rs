@@ -20,6 +20,9 @@ pub const BLOCK_BYTES: usize = Order::HUGE.bytes();
 /// The order of a piece, the unit of hashing for folios that are not smaller: 64 KiB.
 pub const PIECE: Order = Order::new(4).expect("64 KiB is an order");
 
+/// Pieces of a block.
+pub const BLOCK_PIECES: usize = BLOCK_PAGES >> PIECE.exponent();
+
 /// A size of 2^k pages, k from 0 to [`MAX_ORDER`].
 #[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Hash, Debug)]
 pub struct Order(u8);

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use folioswap_core::{Clusters, Entry, Order, Zone};
+use folioswap_core::{Clusters, FolioTable, Order, Zone};
 use folioswap_sys::uffd::{Delivery, Door, Userfaultfd};
 use folioswap_sys::{control_group, direct_io, memory, uring};
 
@@ -188,7 +188,7 @@ fn locked_budget() -> Finding {
 fn records() -> Finding {
     let per_gib = |bytes: usize, of: usize| Bytes((bytes * ((1 << 30) / of)) as u64);
     let block = Order::HUGE.bytes();
-    let [whole, pages] = [Order::HUGE, Order::PAGE].map(|order| per_gib(Entry::record_bytes(order), block));
+    let [whole, pages] = [Order::HUGE, Order::PAGE].map(|order| per_gib(FolioTable::record_bytes(order), block));
     let (budget, swap) = (per_gib(Zone::RECORD_BYTES, Order::PAGE.bytes()), per_gib(Clusters::RECORD_BYTES, block));
     let text = format!(
         "for each GiB of memory {whole}, or {pages} where it was swapped in pages; of budget {budget}; of swap {swap}"
