@@ -54,8 +54,9 @@ pub use id::{BlockId, ClusterId, CpuId, DeviceId, FolioId, FrameId, NodeId, Slot
 pub use order::{BLOCK_BYTES, BLOCK_PAGES, BLOCK_PIECES, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, PIECE};
 pub use page_set::PageSet;
 pub use policy::drop_behind::{DropBehind, Stay};
+pub use policy::history::History;
 pub use policy::neighbours::Neighbours;
-pub use policy::order_choice::{Choice, History, OrderChoice, Pressure, Wish};
+pub use policy::order_choice::{Choice, OrderChoice, Pressure, Wish};
 pub use policy::readahead::{Room, StreamAdvice, Streams, Windows};
 pub use policy::row::Row;
 pub use ranges::RangeSet;

@@ -6,7 +6,8 @@ use super::record::{Folio, State};
 use crate::id::FrameId;
 use crate::order::{BLOCK_PAGES, Order, PIECE};
 use crate::page_set::PageSet;
-use crate::policy::order_choice::{History, Wish};
+use crate::policy::history::History;
+use crate::policy::order_choice::Wish;
 use std::ops::Range;
 
 /// What the table holds for 2 MiB of addresses.

@@ -9,9 +9,6 @@
 //! *sparse*. Unknown blocks follow the *belief* of their 64 MiB neighbourhood, or else of the arena, on which samples
 //! and verdicts vote.
 //!
-//! **Rows.** Pages touched at a constant distance of each other, as in a column of a matrix, are read ahead, as many as
-//! the row is long, so at most half of them in vain. Up to a distance of four, the pages in between count as touched,
-//! unless the pages of such rows alone would have stayed in RAM.
 //! **Streams** read whole blocks ahead. Some of these, the *probes*, come back page by page too. A stream that passes a
 //! probe without using it ends, and what probes showed tells how many there are, and how far streams may read.
 //! **Doubt is cheap, trust is not:** blocks by pages are all observed, whole ones are not. So every block
@@ -23,34 +20,21 @@
 
 use crate::id::BlockId;
 use crate::order::{BLOCK_PAGES, Order, PIECE};
-use crate::policy::row::Row;
+use crate::policy::belief::{Belief, FLIP};
+use crate::policy::history::{History, MOST_STEP, Verdict};
 use crate::sync::{Mutex, lock};
 use std::ops::Range;
 
-/// Pages of a block touched in one lifetime from which reading it whole moves little more than is used.
-pub const DENSE: u16 = 192;
-/// Pages from which it is dense, however many would have stayed in RAM. Of a walk in pieces not all touches are seen.
+/// Touches from which a block is dense, however many pages would have stayed in RAM. Of a walk in pieces not all are
+/// seen.
 const MOST_ENOUGH: u16 = 320;
-/// Folios touched consecutively that show that a block is being streamed through.
-pub const RUN: u16 = 256;
-/// Folios touched in a row from which those that follow are read ahead.
-const ROW: u16 = 4;
-/// Distance in a row up to which the pages in between come with it: a fourth of what moves is used then.
-const MOST_STEP: u16 = 4;
-/// A row of pieces counts as a row of pages only if at least this many pages of the block would be used.
-const MOST_OF_BLOCK: usize = BLOCK_PAGES * 3 / 4;
 /// Lifetimes for which a verdict on a block stands; then it follows the belief again.
 const AGE: u32 = 8;
 const LIFETIME_MAX: u32 = 256;
 /// Ticks without a fault of a sample after which it is counted as sparse for the time being. While a thread walks
 /// through its block, each of the others may tick.
 const PATIENCE: u32 = 64;
-/// Votes that flip the belief, and the most that are kept; of streams fewer, because probes hold them up.
-const FLIP: i32 = 8;
-const VOTES_MAX: i32 = 24;
-const STREAMS_FLIP: i32 = 4;
-const STREAMS_MAX: i32 = 8;
-/// The same for a neighbourhood.
+/// Votes that flip the belief of a neighbourhood, and the most that are kept.
 const NEAR_FLIP: i32 = 4;
 const NEAR_MAX: i32 = 8;
 /// Blocks of a neighbourhood, as a power of two: 64 MiB.
@@ -61,132 +45,6 @@ const RECENT_MIN: usize = 8;
 const RECENT_MAX: usize = 64;
 /// Samples in progress at once.
 const SAMPLES: usize = 64;
-/// One block in this many is a sample: while little is known, once whole blocks have proved right, and once all kept
-/// votes say dense.
-const SAMPLE_EVERY: [u32; 3] = [1, 8, 64];
-const PROBE_EVERY: [u32; 3] = [1, 32, 256];
-
-/// What a block's faults have shown, kept with the block.
-#[derive(Copy, Clone, Debug, Default)]
-pub struct History {
-    judged_at: u32,
-    /// Start of the lifetime in which touches are counted.
-    since: u16,
-    touches: u16,
-    /// Touches from which it is dense.
-    enough: u16,
-    /// The folio of the last fault, or the last one read ahead with it, and the length of the row that ends there.
-    last: u16,
-    run: u16,
-    /// The distance from one folio of the row to the next; negative: the row goes down; 0: not known.
-    step: i8,
-    verdict: Verdict,
-}
-
-const _: () = assert!(size_of::<History>() == 16, "a block's entry has room for no more");
-
-impl History {
-    /// Records a fault of the folio at `index` of its block of `nr_folios`, each with so many pages in use. Returns
-    /// whether it is one of many consecutive ones.
-    pub fn note(&mut self, index: usize, nr_folios: usize, used_of_folio: usize) -> bool {
-        if !self.was_read_ahead(index) {
-            if self.continues(index) {
-                self.run = self.run.saturating_add(1);
-            } else {
-                self.step = if self.run == 0 { 0 } else { i8::try_from(self.distance(index)).unwrap_or(0) };
-                self.run = if self.step == 0 { 1 } else { 2 };
-            }
-            self.last = index as u16;
-        }
-        nr_folios > 1 && self.is_many_in_row(nr_folios, used_of_folio)
-    }
-
-    /// Records the first touch of a folio that was read as a neighbour: it counts, and the next fault judges.
-    pub fn note_neighbour(&mut self) {
-        self.touches = self.touches.saturating_add(1);
-    }
-
-    /// How far a folio lies above the last one of the row; negative: below it.
-    fn distance(&self, index: usize) -> isize {
-        index as isize - self.last as isize
-    }
-
-    fn is_dense(&self) -> bool {
-        self.touches >= self.enough.max(DENSE)
-    }
-
-    fn is_consecutive(&self) -> bool {
-        self.step.unsigned_abs() == 1
-    }
-
-    fn is_many_in_row(&self, nr_folios: usize, used_of_folio: usize) -> bool {
-        let least = RUN.min((nr_folios / 2) as u16);
-        self.is_consecutive() && self.run >= least && used_of_folio * nr_folios >= MOST_OF_BLOCK
-    }
-
-    fn continues(&self, index: usize) -> bool {
-        self.step != 0 && self.distance(index) == self.step.into() && !self.was_read_ahead(index)
-    }
-
-    /// Folios to read with the one at `index`, which is about to be noted, because it continues a row: the next ones
-    /// of the row, as many as were touched.
-    pub fn ahead(&self, index: usize, nr_folios: usize) -> Row {
-        let run = usize::from(self.run) + 1;
-        if run < usize::from(ROW) || !self.continues(index) {
-            return Row::default();
-        }
-        let room = if self.step > 0 { nr_folios - 1 - index } else { index };
-        Row { before: index, step: self.step, len: run.min(room / usize::from(self.step.unsigned_abs())) }
-    }
-
-    /// Records that these folios were read ahead with the one that was noted last.
-    pub fn note_ahead(&mut self, ahead: Row) {
-        if let Some(last) = ahead.last() {
-            self.last = last as u16;
-            self.run = self.run.saturating_add(ahead.len as u16);
-        }
-    }
-
-    /// Whether a folio is among those read ahead last. It may fault all the same, if it was in RAM but not mapped.
-    fn was_read_ahead(&self, index: usize) -> bool {
-        let (behind, step) = (-self.distance(index), isize::from(self.step));
-        self.run >= 2 * ROW
-            && step != 0
-            && behind % step == 0
-            && (0..(self.run / 2) as isize).contains(&(behind / step))
-    }
-
-    /// Folios of which a fault at `index` uses one, in a block of whose pages so many are used if all its folios are.
-    /// Those in between do not count if the pages of such rows alone would have stayed in RAM.
-    fn weight(&self, index: usize, used_of_block: usize) -> usize {
-        let step = usize::from(self.step.unsigned_abs());
-        let counts = self.continues(index) && step <= MOST_STEP.into() && used_of_block / step >= self.enough.into();
-        if counts { step } else { 1 }
-    }
-
-    /// Forgets the row: the folios are others now.
-    pub fn end_row(&mut self) {
-        self.run = 0;
-    }
-
-    /// Folios read ahead that a fault at `index` shows to have been used: those of the row that it continues. Of a row
-    /// that it ends, half are believed to have been used.
-    fn used_ahead(&self, index: usize) -> u16 {
-        match self.run / 2 {
-            ahead if ahead < ROW || self.was_read_ahead(index) => 0,
-            ahead if self.continues(index) => ahead,
-            ahead => ahead / 2,
-        }
-    }
-}
-
-#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
-enum Verdict {
-    #[default]
-    None,
-    Dense,
-    Sparse,
-}
 
 /// The program's advice for a block.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
@@ -226,8 +84,8 @@ impl Pressure {
     }
 }
 
-/// Touches from which a block is dense, if they are [`DENSE`] at least: more than the share at which the touched pages
-/// of all blocks would have stayed in RAM since this one left, with some room.
+/// Touches from which a block is dense, if they are [`DENSE`](super::history::DENSE) at least: more than the share at
+/// which the touched pages of all blocks would have stayed in RAM since this one left, with some room.
 fn enough(pressure: Pressure) -> u16 {
     let ram = pressure.budget_blocks.max(1) * Order::HUGE.nr_pages();
     let fits = Order::HUGE.nr_pages() * ram / (ram + pressure.nr_left_since) * 13 / 10;
@@ -240,57 +98,6 @@ struct Sample {
     since: u32,
     /// A stream reads around it.
     is_probe: bool,
-}
-
-/// Votes of what came back by pages. Above zero: dense; below: sparse.
-#[derive(Copy, Clone, Debug)]
-struct Belief {
-    votes: i32,
-    is_sparse: bool,
-    /// Blocks that came back whole since the last sample.
-    unseen: u32,
-    /// Votes that flip it, the most, and how seldom samples are.
-    flip: i32,
-    max: i32,
-    every: [u32; 3],
-}
-
-impl Belief {
-    const ALL: Belief =
-        Belief { votes: 0, is_sparse: false, unseen: 0, flip: FLIP, max: VOTES_MAX, every: SAMPLE_EVERY };
-    const STREAMS: Belief = Belief { flip: STREAMS_FLIP, max: STREAMS_MAX, every: PROBE_EVERY, ..Belief::ALL };
-
-    fn vote(&mut self, dense: bool) {
-        // A dense block was often voted sparse before, for a lifetime in which it was not touched.
-        self.votes = if dense { self.votes + 2 } else { self.votes.min(self.votes / 2) - 1 };
-        self.votes = self.votes.clamp(-self.max, self.max);
-        if self.votes <= -self.flip {
-            self.is_sparse = true;
-        } else if self.votes >= self.flip {
-            self.is_sparse = false;
-        }
-    }
-
-    /// How a sample comes back. While whole blocks are trusted, nothing but samples shows how many pages are used.
-    fn sample(&self) -> Choice {
-        Choice::Part(if self.votes >= self.flip { Order::PAGE } else { PIECE })
-    }
-
-    /// Whether the block that comes back whole now is to be a sample.
-    fn wants_sample(&mut self) -> bool {
-        self.unseen += 1;
-        let [first, later, sure] = self.every;
-        let every = match self.votes {
-            votes if votes == self.max => sure,
-            votes if votes >= self.flip => later,
-            _ => first,
-        };
-        let wants = self.unseen >= every;
-        if wants {
-            self.unseen = 0;
-        }
-        wants
-    }
 }
 
 struct Record {
@@ -396,7 +203,7 @@ impl Record {
         }
         if self.all.wants_sample() {
             self.begin_sample(block, false);
-            return self.all.sample();
+            return Choice::Part(self.all.order_of_sample());
         }
         Choice::Whole
     }
@@ -500,13 +307,12 @@ impl OrderChoice {
         let fresh = record.now.wrapping_sub(history.judged_at) < AGE * lifetime;
         let is_probe = record.samples.iter().flatten().any(|sample| sample.block == block);
         let choice = match history.verdict {
-            _ if is_probe => record.streams.sample(),
+            _ if is_probe => Choice::Part(record.streams.order_of_sample()),
             Verdict::Sparse if fresh => Choice::Part(PIECE),
             verdict => record.trusted(block, verdict == Verdict::Dense && fresh),
         };
         if choice != Choice::Whole {
-            // Rows of an earlier lifetime say nothing: a block that fills slowly is not streamed through.
-            *history = History { since: record.now as u16, touches: 1, enough: enough(pressure), run: 0, ..*history };
+            history.begin(record.now, enough(pressure));
         }
         choice
     }
@@ -531,14 +337,7 @@ fn touched_part(
     history.touches = history.touches.saturating_add(touches.min(BLOCK_PAGES) as u16);
     let in_row = history.continues(index) && history.is_many_in_row(nr_folios, used_of_folio);
     if history.is_dense() || in_row {
-        *history = History {
-            verdict: Verdict::Dense,
-            judged_at: record.now,
-            run: history.run,
-            last: history.last,
-            step: history.step,
-            ..History::default()
-        };
+        history.end_dense(record.now);
         let sample = record.take_sample(block);
         if in_row || sample.is_some_and(|sample| sample.is_probe) {
             record.streams.vote(true);
@@ -565,6 +364,7 @@ impl std::fmt::Debug for OrderChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::row::Row;
 
     const PRESSURE: Pressure = Pressure { budget_blocks: 256, nr_left_since: 1 << 30, used_of_folio: 1 };
 
@@ -731,33 +531,6 @@ mod tests {
             assert_eq!(whole > 300, is_whole, "one page in {step}: {whole} whole");
             assert!(is_whole || whole == 0, "one page in {step}: {whole} whole");
         }
-    }
-
-    #[test]
-    fn a_row_goes_on_to_the_end_of_its_block_in_either_direction() {
-        let mut history = History::default();
-        for index in [500, 480, 460] {
-            assert!(history.ahead(index, 512).is_empty());
-            history.note(index, 512, 1);
-        }
-        assert_eq!(history.ahead(440, 512).iter().collect::<Vec<_>>(), [420, 400, 380, 360]);
-        history.note(440, 512, 1);
-        history.note_ahead(Row { before: 440, step: -20, len: 4 });
-        assert!(history.was_read_ahead(380) && !history.was_read_ahead(370));
-        assert_eq!(history.ahead(340, 512).iter().last(), Some(160));
-        assert!(history.ahead(339, 512).is_empty());
-    }
-
-    #[test]
-    fn a_row_of_which_nothing_was_read_goes_on_with_the_next_fault() {
-        let mut history = History::default();
-        for index in 0..3 {
-            history.note(index, 512, 1);
-        }
-        let ahead = history.ahead(3, 512);
-        history.note(3, 512, 1);
-        history.note_ahead(ahead.first(0));
-        assert_eq!(history.ahead(4, 512).iter().collect::<Vec<_>>(), [5, 6, 7, 8, 9]);
     }
 
     #[test]
