@@ -13,7 +13,9 @@ use crate::calls::{copied, io};
 use crate::ground::export::{aliases, export, real};
 use crate::ground::lock::{Lock, Locked};
 use crate::ground::{guard, state, waiting};
-use crate::memory::cover::{self, Held, Kind};
+use crate::memory::cover;
+use crate::memory::held::Held;
+use crate::memory::transfer::{self, Kind};
 
 /// The longest buffer of a socket or pipe that is held where requests hold much. Longer ones fail with EAGAIN.
 const MOST_BYTES: usize = 16 << 20;
@@ -66,7 +68,7 @@ unsafe fn hold(request: *mut aiocb, what: c_int) -> bool {
     if matches!(what, libc::LIO_READ | libc::LIO_WRITE) && cover::needed(at, len) {
         if let Some(buffer) = Hold::new(&(at..at.saturating_add(len))) {
             new.holds = new.holds.map(|(block, _)| (block, Some(buffer)));
-        } else if matches!(cover::kind(fd), Kind::Storage) {
+        } else if matches!(transfer::kind(fd), Kind::Storage) {
             // SAFETY: as above.
             new.made = Some(unsafe { make(request, what) });
         } else if len <= MOST_BYTES {

@@ -25,7 +25,8 @@ use crate::ground::state::{self, Phase};
 use crate::map::hand_over::hand_over;
 use crate::map::{advice, footprint, program_break, protection, remap, segments};
 use crate::memory::access::{self, Access};
-use crate::memory::cover::{self, Pieces};
+use crate::memory::cover;
+use crate::memory::transfer::{self, Pieces};
 use crate::memory::{pages, resident};
 
 type Words = [usize; 6];
@@ -220,18 +221,20 @@ unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
         match number {
             libc::SYS_read => {
                 let pieces = pieces(Pieces::Available);
-                cover::receive(b as *mut _, c, pieces, |at, len, done| match done > 0 && pieces == Pieces::Available {
-                    true => vectors::read_more(fd, &[iovec { iov_base: at, iov_len: len }]),
-                    false => kernel!(number, fd, at, len) as isize,
+                transfer::receive(b as *mut _, c, pieces, |at, len, done| {
+                    match done > 0 && pieces == Pieces::Available {
+                        true => vectors::read_more(fd, &[iovec { iov_base: at, iov_len: len }]),
+                        false => kernel!(number, fd, at, len) as isize,
+                    }
                 })
             }
-            libc::SYS_write => {
-                cover::send(b as *const _, c, pieces(Pieces::All), |at, len, _| kernel!(number, fd, at, len) as isize)
-            }
-            libc::SYS_pread64 => cover::receive(b as *mut _, c, pieces(Pieces::Available), |at, len, done| {
+            libc::SYS_write => transfer::send(b as *const _, c, pieces(Pieces::All), |at, len, _| {
+                kernel!(number, fd, at, len) as isize
+            }),
+            libc::SYS_pread64 => transfer::receive(b as *mut _, c, pieces(Pieces::Available), |at, len, done| {
                 kernel!(number, fd, at, len, offset + done) as isize
             }),
-            libc::SYS_pwrite64 => cover::send(b as *const _, c, pieces(Pieces::All), |at, len, done| {
+            libc::SYS_pwrite64 => transfer::send(b as *const _, c, pieces(Pieces::All), |at, len, done| {
                 kernel!(number, fd, at, len, offset + done) as isize
             }),
             libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 => {
@@ -270,7 +273,7 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
             libc::SYS_recvfrom => {
                 let pieces = io::receiving(fd, b as *const _, c, flags);
                 io::with_address(e as *mut sockaddr, f as *mut socklen_t, |from, from_len| {
-                    cover::receive(b as *mut _, c, pieces, |at, len, done| {
+                    transfer::receive(b as *mut _, c, pieces, |at, len, done| {
                         let Some(flags) = io::receiving_flags(fd, pieces, done, flags) else { return -1 };
                         let [from, from_len] = if done == 0 { [from as usize, from_len as usize] } else { [0; 2] };
                         kernel!(number, fd, at, len, flags, from, from_len) as isize
@@ -280,7 +283,7 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
             libc::SYS_sendto => {
                 let pieces = io::pieces(fd, b as *const _, c, Pieces::All);
                 let to = copied::bytes(e as *const u8, f);
-                cover::send(b as *const _, c, pieces, |at, len, done| {
+                transfer::send(b as *const _, c, pieces, |at, len, done| {
                     kernel!(number, fd, at, len, io::sending_flags(done, flags), to.addr(), f) as isize
                 })
             }

@@ -7,7 +7,8 @@
 use libc::{pollfd, socklen_t};
 
 use crate::memory::access::{self, Access};
-use crate::memory::cover::{self, Bounce, Outcome};
+use crate::memory::bounce::Bounce;
+use crate::memory::cover::{self, Outcome};
 
 /// What an argument of a system call points to. The kernel only reads what is marked as read, and may also write what
 /// is marked as written.

@@ -7,7 +7,8 @@ use libc::{iovec, sockaddr, socklen_t};
 use crate::calls::{copied, pagemap, references, remote, vectors};
 use crate::ground::export::{aliases, export, real};
 use crate::ground::state;
-use crate::memory::cover::{self, Kind, Pieces};
+use crate::memory::cover;
+use crate::memory::transfer::{self, Kind, Pieces};
 
 real!(READ = c"read": fn(c_int, *mut c_void, usize) -> isize);
 real!(PREAD = c"pread64": fn(c_int, *mut c_void, usize, i64) -> isize);
@@ -22,14 +23,14 @@ real!(GETRANDOM = c"getrandom": fn(*mut c_void, usize, c_uint) -> isize);
 
 /// How a transfer on a descriptor proceeds. `other` is used for streams, and for what fits a bounce buffer.
 pub fn pieces(fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pieces {
-    if cover::needed(buffer as usize, len) && cover::exceeds_bounce(len) {
-        match cover::kind(fd) {
+    if cover::needed(buffer as usize, len) && transfer::exceeds_bounce(len) {
+        match transfer::kind(fd) {
             Kind::Storage => Pieces::Storage,
             Kind::Characters => Pieces::Records,
             Kind::Datagrams => Pieces::Whole,
             Kind::Stream => other,
         }
-    } else if cover::pins(fd, buffer as usize, len) {
+    } else if transfer::pins(fd, buffer as usize, len) {
         Pieces::Pinned
     } else {
         other
@@ -41,7 +42,7 @@ export! {
         let real = READ.get();
         let pieces = pieces(fd, buffer, len, Pieces::Available);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        let result = cover::receive(buffer, len, pieces, |at, len, done| unsafe {
+        let result = transfer::receive(buffer, len, pieces, |at, len, done| unsafe {
             if done > 0 && pieces == Pieces::Available {
                 return vectors::read_more(fd, &[iovec { iov_base: at, iov_len: len }]);
             }
@@ -73,7 +74,7 @@ export! {
         let real = PREAD.get();
         let pieces = pieces(fd, buffer, len, Pieces::Available);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        let result = cover::receive(buffer, len, pieces, |at, len, done| unsafe {
+        let result = transfer::receive(buffer, len, pieces, |at, len, done| unsafe {
             let offset = offset + done as i64;
             remote::transfer(fd, len, Some(offset), |more| {
                 real(fd, at.byte_add(more), len - more, offset + more as i64)
@@ -105,7 +106,7 @@ export! {
         let real = WRITE.get();
         let pieces = pieces(fd, buffer, len, Pieces::All);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        cover::send(buffer, len, pieces, |at, len, _| unsafe {
+        transfer::send(buffer, len, pieces, |at, len, _| unsafe {
             remote::transfer(fd, len, None, |more| real(fd, at.byte_add(more), len - more))
         })
     }
@@ -116,7 +117,7 @@ export! {
         let real = PWRITE.get();
         let pieces = pieces(fd, buffer, len, Pieces::All);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        cover::send(buffer, len, pieces, |at, len, done| unsafe {
+        transfer::send(buffer, len, pieces, |at, len, done| unsafe {
             let offset = offset + done as i64;
             remote::transfer(fd, len, Some(offset), |more| {
                 real(fd, at.byte_add(more), len - more, offset + more as i64)
@@ -154,7 +155,7 @@ export! {
         let real = RECV.get();
         let pieces = receiving(fd, buffer, len, flags);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        cover::receive(buffer, len, pieces, |at, len, done| {
+        transfer::receive(buffer, len, pieces, |at, len, done| {
             // SAFETY: as above.
             receiving_flags(fd, pieces, done, flags).map_or(-1, |flags| unsafe { real(fd, at, len, flags) })
         })
@@ -195,7 +196,7 @@ export! {
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         unsafe {
             with_address(from, from_len, |from, from_len| {
-                cover::receive(buffer, len, pieces, |at, len, done| {
+                transfer::receive(buffer, len, pieces, |at, len, done| {
                     let Some(flags) = receiving_flags(fd, pieces, done, flags) else { return -1 };
                     let [from, from_len] = if done == 0 { [from as usize, from_len as usize] } else { [0; 2] };
                     real(fd, at, len, flags, from as *mut _, from_len as *mut _)
@@ -224,7 +225,7 @@ export! {
         }
         let pieces = pieces(fd, buffer, len, Pieces::All);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        cover::send(buffer, len, pieces, |at, len, done| unsafe { real(fd, at, len, sending_flags(done, flags)) })
+        transfer::send(buffer, len, pieces, |at, len, done| unsafe { real(fd, at, len, sending_flags(done, flags)) })
     }
 }
 
@@ -241,7 +242,7 @@ export! {
         // address.
         unsafe {
             let address = copied::bytes(to, to_len as usize);
-            cover::send(buffer, len, pieces, |at, len, done| {
+            transfer::send(buffer, len, pieces, |at, len, done| {
                 real(fd, at, len, sending_flags(done, flags), address.at(to), to_len)
             })
         }
@@ -252,7 +253,7 @@ export! {
     fn arc4random_buf(buffer: *mut c_void, len: usize) -> () {
         let real = ARC4RANDOM_BUF.get();
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        cover::receive(buffer, len, Pieces::All, |at, len, _| unsafe {
+        transfer::receive(buffer, len, Pieces::All, |at, len, _| unsafe {
             real(at, len);
             len as isize
         });
@@ -263,7 +264,7 @@ export! {
     fn getrandom(buffer: *mut c_void, len: usize, flags: c_uint) -> isize {
         let real = GETRANDOM.get();
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        cover::receive(buffer, len, Pieces::All, |at, len, _| unsafe { real(at, len, flags) })
+        transfer::receive(buffer, len, Pieces::All, |at, len, _| unsafe { real(at, len, flags) })
     }
 }
 

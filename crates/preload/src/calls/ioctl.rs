@@ -8,7 +8,8 @@ use crate::ground::export::{export, real};
 use crate::ground::{guard, state, waiting};
 use crate::map::hand_over::hand_over;
 use crate::memory::access;
-use crate::memory::cover::{self, Before, Held};
+use crate::memory::cover::{self, Before};
+use crate::memory::held::Held;
 
 real!(IOCTL = c"ioctl": fn(c_int, c_ulong, *mut c_void) -> c_int);
 

@@ -9,7 +9,7 @@ use libc::FILE;
 use crate::calls::{io, stdio};
 use crate::ground::export::{export, real};
 use crate::ground::{guard, state};
-use crate::memory::cover::Bounce;
+use crate::memory::bounce::Bounce;
 
 /// A `va_list` in the System V ABI for x86-64: which saved registers come next, and where the other arguments are.
 #[repr(C)]

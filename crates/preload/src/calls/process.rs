@@ -14,7 +14,8 @@ use crate::faults::signals::inherited;
 use crate::ground::export::{export, real};
 use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
-use crate::memory::cover::{self, Held, Outcome};
+use crate::memory::cover::{self, Outcome};
+use crate::memory::held::Held;
 use folioswap::PAGE_SIZE;
 
 type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;

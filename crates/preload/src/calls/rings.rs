@@ -20,7 +20,8 @@ use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::{kernel, raw};
 use crate::ground::{guard, state, waiting};
 use crate::memory::access::{self, Access};
-use crate::memory::cover::{self, Held};
+use crate::memory::cover;
+use crate::memory::held::Held;
 use folioswap::BLOCK_BYTES;
 
 type Words = [usize; 6];

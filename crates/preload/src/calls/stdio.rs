@@ -8,7 +8,8 @@ use libc::FILE;
 use crate::calls::{pagemap, remote};
 use crate::ground::export::{export, real};
 use crate::ground::state;
-use crate::memory::cover::{self, Held};
+use crate::memory::cover;
+use crate::memory::held::{self, Held};
 
 real!(FREAD = c"fread": fn(*mut c_void, usize, usize, *mut FILE) -> usize);
 real!(FREAD_UNLOCKED = c"fread_unlocked": fn(*mut c_void, usize, usize, *mut FILE) -> usize);
@@ -48,7 +49,7 @@ fn in_pieces(
     };
     let mut done = 0;
     while done < bytes {
-        let piece = cover::piece(at + done, bytes - done);
+        let piece = held::piece(at + done, bytes - done);
         let held = Held::new(at + done, piece);
         let moved = call(at + done, piece);
         drop(held);
@@ -186,7 +187,7 @@ export! {
         // SAFETY: passes the caller's argument on unchanged. A long line is held up to the length of one piece.
         unsafe {
             let len = managed_len(text).unwrap_or(0);
-            let _held = Held::new(text as usize, cover::piece(text as usize, len));
+            let _held = Held::new(text as usize, held::piece(text as usize, len));
             PUTS.get()(text)
         }
     }

@@ -13,8 +13,11 @@ use crate::ground::export::{aliases, export, real};
 use crate::ground::real::own;
 use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
-use crate::memory::cover::{self, Bounce, Grant, Held, Kind, Outcome};
+use crate::memory::bounce::Bounce;
+use crate::memory::cover::{self, Outcome};
+use crate::memory::held::{self, Grant, Held};
 use crate::memory::size_limit;
+use crate::memory::transfer::{self, Kind};
 
 real!(READV = c"readv": fn(c_int, *const iovec, c_int) -> isize);
 real!(WRITEV = c"writev": fn(c_int, *const iovec, c_int) -> isize);
@@ -68,7 +71,7 @@ fn is_needed(fd: c_int, list: &[iovec]) -> bool {
     cover::needed(list.as_ptr() as usize, size_of_val(list))
         || list.iter().any(|buffer| {
             let (addr, len) = (buffer.iov_base as usize, buffer.iov_len);
-            cover::needed(addr, len) || cover::pins(fd, addr, len)
+            cover::needed(addr, len) || transfer::pins(fd, addr, len)
         })
 }
 
@@ -85,8 +88,8 @@ impl StandIn {
     pub unsafe fn of_message(fd: c_int, list: *const iovec, count: usize, received: bool) -> Option<StandIn> {
         // SAFETY: the caller upholds this function's own contract.
         let list = unsafe { possible(list, count) }.filter(|list| is_needed(fd, list))?;
-        let mut stand_in = StandIn::new(list, cover::MOST_MESSAGE_BYTES, received)?;
-        stand_in.is_too_long = stand_in.is_cut && !matches!(cover::kind(fd), Kind::Stream);
+        let mut stand_in = StandIn::new(list, transfer::MOST_MESSAGE_BYTES, received)?;
+        stand_in.is_too_long = stand_in.is_cut && !matches!(transfer::kind(fd), Kind::Stream);
         Some(stand_in)
     }
 
@@ -206,10 +209,10 @@ fn plan(fd: c_int, total: usize, is_received: bool) -> Plan {
     if fd == ANOTHER_PROCESS {
         return plan(MOST_STREAM_BYTES, true, true, false);
     }
-    match cover::kind(fd) {
+    match transfer::kind(fd) {
         Kind::Storage => plan(MOST_FILE_BYTES, true, true, false),
         Kind::Characters => plan(MOST_FILE_BYTES, false, true, false),
-        Kind::Datagrams => plan(cover::MOST_MESSAGE_BYTES, false, false, true),
+        Kind::Datagrams => plan(transfer::MOST_MESSAGE_BYTES, false, false, true),
         Kind::Stream => Plan { is_stream: is_received, ..plan(MOST_STREAM_BYTES, false, true, false) },
     }
 }
@@ -276,7 +279,7 @@ fn ranges_of(list: &[iovec]) -> Vec<Range<usize>> {
 /// Keeps all buffers of a list in RAM; `None` if that is too much.
 fn held(list: &[iovec]) -> Option<(Grant, Vec<Held>)> {
     let ranges = ranges_of(list);
-    let grant = Grant::of(ranges.iter().map(cover::span).sum())?;
+    let grant = Grant::of(ranges.iter().map(held::span).sum())?;
     let mut held = {
         let _guard = guard::enter();
         Vec::with_capacity(ranges.len())
