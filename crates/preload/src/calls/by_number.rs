@@ -14,7 +14,7 @@ use crate::calls::copied::{self, Copied};
 use crate::calls::ring_requests::{MOST_WAITERS, add_waiters};
 use crate::calls::{
     bpf, clones, descriptors, filters, io, ioctl, limits, messages, mmap, numbers, pagemap, process, references,
-    remote, rights, rings, vectors,
+    remote, rights, ring_calls, vectors,
 };
 use crate::faults::{cleared, masks, net, only_thread, ours, robust, rseq, signals};
 use crate::ground::export::export;
@@ -110,7 +110,7 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
         let kept = state::errno();
         rights::before(number, words);
         let result = memory(number, words).or_else(|| references::by_number(number, words));
-        let result = result.or_else(|| rings::by_number(number, words));
+        let result = result.or_else(|| ring_calls::by_number(number, words));
         let result = result.or_else(|| match (state::direct(), ours::has_ours()) {
             (true, _) => covered(number, words),
             _ if number == libc::SYS_futex && changes_words(words) => Some(futex_in_monitor_mode(words)),

@@ -1,35 +1,27 @@
-//! io_uring and libaio. Their requests name memory that the kernel uses after the call.
+//! The rings of io_uring that the program has, and the memory that their requests name, which the kernel uses after
+//! the call. `ring_calls` has the calls.
 //!
-//! In direct mode the memory of a request is held in RAM from its submission until its completion is seen. What cannot
-//! be covered is refused as by kernels that lack it: a kernel thread that takes requests on its own, rings in the
-//! program's own memory, and registered rings and buffer rings. In both modes sends that would refer to pages of the
-//! program become plain ones. Rings are known by their descriptors, and by the mappings that the program makes of them.
+//! In direct mode the memory of a request is held in RAM from its submission until its completion is seen. In both
+//! modes sends that would refer to pages of the program become plain ones. Rings are known by their descriptors, and by
+//! the mappings that the program makes of them.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ffi::{c_int, c_long};
+use std::ffi::c_int;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use libc::iovec;
-
 use crate::calls::ring_requests::{self, Entry};
-use crate::calls::{copied, vectors};
-use crate::faults::ours;
 use crate::ground::lock::{Lock, Locked};
-use crate::ground::real::{kernel, raw};
 use crate::ground::{guard, state, waiting};
-use crate::memory::access::{self, Access};
 use crate::memory::cover;
 use crate::memory::held::Held;
 use folioswap::BLOCK_BYTES;
 
-type Words = [usize; 6];
-
 /// The kernel's `io_uring_params`, as words of 4 bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Params {
+pub struct Params {
     nr_entries: u32,
     nr_completions: u32,
     flags: u32,
@@ -51,6 +43,17 @@ struct Offsets {
 
 const _: () = assert!(size_of::<Params>() == 120);
 
+impl Params {
+    /// The error for what direct mode cannot cover: a kernel thread that takes requests on its own, rings in the
+    /// program's own memory, and entries of two sizes.
+    pub fn refusal(&self) -> Option<c_int> {
+        if self.flags & SETUP_SQPOLL != 0 {
+            return Some(libc::EPERM);
+        }
+        (self.flags & (SETUP_NO_MMAP | SETUP_CQE_MIXED | SETUP_SQE_MIXED) != 0).then_some(libc::EINVAL)
+    }
+}
+
 const SETUP_SQPOLL: u32 = 1 << 1;
 const SETUP_SQE128: u32 = 1 << 10;
 const SETUP_CQE32: u32 = 1 << 11;
@@ -62,27 +65,10 @@ const SETUP_SQE_MIXED: u32 = 1 << 19;
 const OFFSET_SUBMISSION: i64 = 0;
 const OFFSET_COMPLETION: i64 = 0x800_0000;
 const OFFSET_ENTRIES: i64 = 0x1000_0000;
-const ENTER_EXT_ARG: usize = 1 << 3;
-const REGISTER_BUFFERS: usize = 0;
-const REGISTER_FILES: usize = 2;
-const REGISTER_FILES_UPDATE: usize = 6;
-const REGISTER_FILES2: usize = 13;
-const REGISTER_FILES_UPDATE2: usize = 14;
-const REGISTER_BUFFERS2: usize = 15;
-const REGISTER_BUFFERS_UPDATE: usize = 16;
-const REGISTER_RING_FDS: usize = 20;
-const REGISTER_PBUF_RING: usize = 22;
-/// Since Linux 6.13.
-const REGISTER_RESIZE_RINGS: usize = 33;
 /// A completion that others of the same request follow.
 const COMPLETION_MORE: u32 = 1 << 1;
 /// Ranges of quiet requests that a ring keeps held, at most.
 const MOST_QUIET: usize = 256;
-/// Items that a registration may name, at most.
-const MOST_LISTED: usize = 1 << 20;
-/// Bytes that a registration may name beside them, at most.
-const REGISTRATION_BYTES: usize = 4096;
-
 /// Requests of one `user_data` that have not completed, and their memory.
 #[derive(Default)]
 struct Pending {
@@ -273,7 +259,8 @@ impl Ring {
     }
 }
 
-fn is_known(fd: c_int) -> bool {
+/// Whether a descriptor is a ring's.
+pub fn is_known(fd: c_int) -> bool {
     if NR_RINGS.load(Ordering::Relaxed) == 0 || guard::inside() {
         return false;
     }
@@ -285,6 +272,19 @@ fn is_known(fd: c_int) -> bool {
 /// process's memory.
 fn concerns_rings() -> bool {
     NR_RINGS.load(Ordering::Relaxed) > 0 && !guard::inside() && waiting::is_own_process()
+}
+
+/// Notes a ring that the program has made.
+pub fn note_made(fd: c_int, params: Params) {
+    forget(|known| known == fd);
+    if params.flags & SETUP_NO_MMAP == 0 && waiting::is_own_process() {
+        let _guard = guard::enter();
+        let mut all = rings();
+        let (fds, quiet) = (vec![fd], VecDeque::new());
+        let (pending, provided) = (HashMap::new(), HashMap::new());
+        all.push(Ring { fds, params, mapped: [0; 3], seen: 0, covered: 0, pending, provided, quiet });
+        NR_RINGS.store(all.len(), Ordering::Relaxed);
+    }
 }
 
 /// Forgets descriptors that are closed, and rings that have no others.
@@ -336,56 +336,6 @@ pub fn note_mapped(fd: c_int, offset: i64, addr: usize) {
     }
 }
 
-/// These calls, made by number: the kernel's result, or -1 and errno. `None`: not one of them.
-///
-/// # Safety
-/// As the system call.
-pub unsafe fn by_number(number: c_long, words: &Words) -> Option<isize> {
-    // SAFETY: the caller upholds this function's own contract.
-    Some(unsafe {
-        match number {
-            libc::SYS_io_uring_setup => set_up(words),
-            libc::SYS_io_uring_enter => enter(words),
-            libc::SYS_io_uring_register if state::direct() => register(words),
-            libc::SYS_io_submit if state::direct() => submit(words),
-            _ => return None,
-        }
-    })
-}
-
-fn refused(error: c_int) -> isize {
-    state::fail(error);
-    -1
-}
-
-unsafe fn set_up(words: &Words) -> isize {
-    // SAFETY: the caller's call, with a copy of the parameters.
-    unsafe {
-        let theirs = words[1] as *mut Params;
-        let Some(mut params) = access::read(theirs) else { return raw(libc::SYS_io_uring_setup, words) as isize };
-        if state::direct() && params.flags & SETUP_SQPOLL != 0 {
-            return refused(libc::EPERM);
-        }
-        if state::direct() && params.flags & (SETUP_NO_MMAP | SETUP_CQE_MIXED | SETUP_SQE_MIXED) != 0 {
-            return refused(libc::EINVAL);
-        }
-        let fd = kernel!(libc::SYS_io_uring_setup, words[0], &raw mut params) as isize;
-        if fd >= 0 {
-            theirs.write_unaligned(params);
-            forget(|known| known == fd as c_int);
-            if params.flags & SETUP_NO_MMAP == 0 && waiting::is_own_process() {
-                let _guard = guard::enter();
-                let mut all = rings();
-                let (fds, quiet) = (vec![fd as c_int], VecDeque::new());
-                let (pending, provided) = (HashMap::new(), HashMap::new());
-                all.push(Ring { fds, params, mapped: [0; 3], seen: 0, covered: 0, pending, provided, quiet });
-                NR_RINGS.store(all.len(), Ordering::Relaxed);
-            }
-        }
-        fd
-    }
-}
-
 /// Holds what a request names. What would be too much is brought in.
 fn hold(ranges: Vec<Range<usize>>) -> Vec<Hold> {
     static SAID: AtomicBool = AtomicBool::new(false);
@@ -417,7 +367,7 @@ fn end_quiet() -> bool {
 }
 
 /// Ends the holds of requests whose completion is there.
-fn harvest(fd: c_int) {
+pub fn harvest(fd: c_int) {
     let over = {
         let _guard = guard::enter();
         rings().iter_mut().find(|ring| ring.fds.contains(&fd)).map(Ring::completed)
@@ -427,7 +377,10 @@ fn harvest(fd: c_int) {
 }
 
 /// Covers the requests that the kernel is about to take. Returns what is to be held at least until it has taken them.
-unsafe fn before_submission(fd: c_int, count: u32) -> Vec<Hold> {
+///
+/// # Safety
+/// The ring is the program's, and it submits requests now.
+pub unsafe fn before_submission(fd: c_int, count: u32) -> Vec<Hold> {
     let entries = {
         let _guard = guard::enter();
         rings().iter_mut().find(|ring| ring.fds.contains(&fd)).map(|ring| ring.entries(count)).unwrap_or_default()
@@ -461,7 +414,7 @@ unsafe fn before_submission(fd: c_int, count: u32) -> Vec<Hold> {
 }
 
 /// Keeps the memory of the newest quiet requests held.
-fn keep_quiet(fd: c_int, holds: Vec<Hold>) {
+pub fn keep_quiet(fd: c_int, holds: Vec<Hold>) {
     if holds.is_empty() {
         return;
     }
@@ -473,166 +426,4 @@ fn keep_quiet(fd: c_int, holds: Vec<Hold>) {
     };
     let over = rings().iter_mut().find(|ring| ring.fds.contains(&fd)).map(keep);
     drop(over); // without the lock
-}
-
-unsafe fn enter(words: &Words) -> isize {
-    let &[fd, count, wanted, flags, argument, argument_len] = words;
-    let fd = fd as c_int;
-    // SAFETY: the caller's call, with copies of what its arguments name.
-    unsafe {
-        if !is_known(fd) {
-            return enter_with(words, argument, argument_len);
-        }
-        harvest(fd);
-        let quiet = before_submission(fd, count as u32);
-        let result = enter_with(&[fd as usize, count, wanted, flags, argument, argument_len], argument, argument_len);
-        keep_quiet(fd, quiet);
-        harvest(fd);
-        result
-    }
-}
-
-/// The call, with copies of the signal set and the time limit that it names.
-unsafe fn enter_with(words: &Words, argument: usize, argument_len: usize) -> isize {
-    let mut words = *words;
-    let is_extended = words[3] & ENTER_EXT_ARG != 0 && argument_len == 24;
-    // SAFETY: the caller's call. The argument is a signal set, or three words: a set, its length, and a time limit.
-    unsafe {
-        if !ours::has_ours() || argument == 0 {
-            return raw(libc::SYS_io_uring_enter, &words) as isize;
-        }
-        if !is_extended {
-            let set = ours::open_set(argument);
-            words[4] = copied::or_theirs(&set, argument);
-            return raw(libc::SYS_io_uring_enter, &words) as isize;
-        }
-        let Some(mut extended) = access::read(argument as *const [usize; 3]) else {
-            return raw(libc::SYS_io_uring_enter, &words) as isize;
-        };
-        let set = ours::open_set(extended[0]);
-        extended[0] = copied::or_theirs(&set, extended[0]);
-        let limit = copied::value(extended[2] as *const libc::timespec);
-        extended[2] = limit.addr();
-        words[4] = extended.as_ptr() as usize;
-        raw(libc::SYS_io_uring_enter, &words) as isize
-    }
-}
-
-/// A list that a registration names.
-struct Listed {
-    at: usize,
-    count: usize,
-    item_bytes: usize,
-    /// A word for each item; zero: none.
-    tags: usize,
-}
-
-impl Listed {
-    /// The buffers of a list that can be read.
-    fn buffers(&self) -> impl Iterator<Item = iovec> {
-        let parts = (0..self.count).step_by(vectors::MOST_BUFFERS).map(|first| {
-            let at = (self.at as *const iovec).wrapping_add(first);
-            // SAFETY: part of the program's list, as far as it can be read.
-            unsafe { vectors::buffers(at, (self.count - first).min(vectors::MOST_BUFFERS)) }
-        });
-        parts.flatten().copied()
-    }
-}
-
-/// The list of a registration that has one.
-///
-/// # Safety
-/// The arguments of the program's call.
-unsafe fn listed(what: usize, argument: usize, count: usize) -> Option<Listed> {
-    let item_bytes = match what {
-        REGISTER_BUFFERS | REGISTER_BUFFERS2 | REGISTER_BUFFERS_UPDATE => size_of::<iovec>(),
-        _ => size_of::<c_int>(),
-    };
-    // SAFETY: the structures have 16 or 32 bytes. Their fields are an index or a count, and then addresses.
-    let [at, count, tags] = unsafe {
-        match what {
-            REGISTER_BUFFERS | REGISTER_FILES => [argument, count, 0],
-            REGISTER_FILES_UPDATE => [access::read(argument as *const [usize; 2])?[1], count, 0],
-            REGISTER_BUFFERS2 | REGISTER_FILES2 => {
-                let [count, _, at, tags] = access::read(argument as *const [usize; 4])?;
-                [at, count as u32 as usize, tags]
-            }
-            REGISTER_BUFFERS_UPDATE | REGISTER_FILES_UPDATE2 => {
-                let [_, at, tags, count] = access::read(argument as *const [usize; 4])?;
-                [at, count as u32 as usize, tags]
-            }
-            _ => return None,
-        }
-    };
-    Some(Listed { at, count: count.min(MOST_LISTED), item_bytes, tags })
-}
-
-/// Registers buffers and other things with a ring. Buffers are in RAM when the kernel pins them.
-unsafe fn register(words: &Words) -> isize {
-    let &[_, what, argument, count, ..] = words;
-    if matches!(what, REGISTER_RING_FDS | REGISTER_PBUF_RING | REGISTER_RESIZE_RINGS) {
-        return refused(libc::EINVAL);
-    }
-    // SAFETY: the caller's call.
-    let list = unsafe { listed(what, argument, count) };
-    let mut holds = Vec::new();
-    if let Some(list) = list.as_ref().filter(|list| list.item_bytes == size_of::<iovec>()) {
-        for buffer in list.buffers() {
-            let (at, len) = (buffer.iov_base as usize, buffer.iov_len);
-            if cover::needed(at, len) {
-                // ENOMEM is what the kernel says of more than RLIMIT_MEMLOCK.
-                let Some(one) = Hold::new(&(at..at.saturating_add(len))) else { return refused(libc::ENOMEM) };
-                let _guard = guard::enter();
-                holds.push(one);
-            }
-        }
-    }
-    let touch = || {
-        cover::structure(argument as *const u8, REGISTRATION_BYTES);
-        if let Some(list) = &list {
-            cover::touch(list.at as *const u8, list.count * list.item_bytes);
-            cover::touch(list.tags as *const u64, list.count * size_of::<u64>());
-        }
-    };
-    // SAFETY: as above.
-    cover::repeat(touch, || unsafe { raw(libc::SYS_io_uring_register, words) as isize })
-}
-
-/// libaio. The kernel pins the memory, or uses it, during this call. So it is held until then.
-unsafe fn submit(words: &Words) -> isize {
-    let &[_, count, list, ..] = words;
-    let mut words = *words;
-    let mut holds = Vec::new();
-    // SAFETY: the caller's call, perhaps with fewer requests.
-    unsafe {
-        let is_open = |nr: usize| access::is_open(list, nr * size_of::<usize>(), Access::Read);
-        let count = if count as isize > 0 && is_open(count) { count } else { 0 };
-        for index in 0..count {
-            let at = *(list as *const *const [u64; 8]).add(index);
-            let Some(request) = access::read(at) else { break };
-            let mut ranges = {
-                let _guard = guard::enter();
-                Vec::with_capacity(8)
-            };
-            ranges.push(at as usize..at as usize + size_of::<[u64; 8]>());
-            let (what, addr, len) = (request[2] as u16, request[3] as usize, request[4] as usize);
-            match what {
-                7 | 8 => ring_requests::add_list(&mut ranges, addr, len),
-                _ => ranges.push(addr..addr.saturating_add(len)),
-            }
-            ranges.retain(|range| cover::needed(range.start, range.len()));
-            let nr_ranges = ranges.len();
-            let own: Vec<Hold> = ranges.iter().map_while(Hold::new).collect();
-            if own.len() < nr_ranges && index > 0 {
-                words[1] = index; // the program submits the others later
-                break;
-            }
-            ranges.drain(..own.len());
-            ranges.iter().for_each(|range| cover::touch(range.start as *const u8, range.len()));
-            let _guard = guard::enter();
-            holds.extend(own);
-        }
-        cover::touch(list as *const u8, count * size_of::<usize>());
-        raw(libc::SYS_io_submit, &words) as isize
-    }
 }
