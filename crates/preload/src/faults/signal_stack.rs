@@ -1,4 +1,4 @@
-//! An unmanaged alternate signal stack for each thread in direct mode, unless the program sets a large one itself.
+//! An unmanaged alternate signal stack for each thread in direct mode, also where the program has set one.
 //!
 //! The thread's own stack may be managed (a coroutine's stack in a malloc block), and the kernel cannot push a signal
 //! frame onto a missing page. The engine runs on yet another stack (`folioswap_sys::fault_stack`).
@@ -19,8 +19,6 @@ use crate::memory::resident;
 pub const SIGNAL_BYTES: usize = 64 * FRAME_BYTES + (64 << 10);
 /// A frame, without the tiles of AMX.
 const FRAME_BYTES: usize = 4 << 10;
-/// The smallest stack of the program's that is really used.
-const LEAST_BYTES: usize = 32 << 10;
 /// A guard page below the stack.
 const GUARD_BYTES: usize = PAGE_SIZE;
 
@@ -93,7 +91,11 @@ pub fn attach() {
     unsafe { fs_base::note(&of_mapping(mapping)) };
     let before = set_signal_stack(None);
     if before.is_some_and(|before| before.ss_flags & libc::SS_DISABLE == 0) {
-        set_signal_stack(before); // the program has set one already
+        // The program has set one already. A thread that runs on it now keeps it.
+        if set_signal_stack(before.map(instead_of)).is_none() {
+            set_stands_for(None);
+            set_signal_stack(before);
+        }
     } else {
         set_signal_stack(own_signal_stack());
     }
@@ -139,16 +141,18 @@ pub fn is_on_theirs(pointer: usize) -> bool {
     stands_for().is_some_and(|theirs| is_on(&theirs, pointer))
 }
 
-/// The stack to set when the program asks for one, or for none. Small stacks are set in name only: a caught system call
-/// with a fault in it needs more than 8 KiB on some processors. Handlers run on them all the same
-/// ([`small_stack`](super::small_stack)).
+/// The stack to set when the program asks for one, or for none. The program's is set in name only: it may be small, and
+/// a caught system call with a fault in it needs more than 8 KiB on some processors; or all threads may share it, for
+/// the one that ends the process. Handlers run on it all the same ([`small_stack`](super::small_stack)). What is really
+/// set is held in RAM: the kernel writes the frames of signals to it.
 pub fn instead_of(wanted: libc::stack_t) -> libc::stack_t {
-    let Some(own) = own_signal_stack() else { return wanted };
-    let none = mode(&wanted) == libc::SS_DISABLE;
-    let small =
-        matches!(wanted.ss_flags, 0 | libc::SS_ONSTACK) && (libc::MINSIGSTKSZ..LEAST_BYTES).contains(&wanted.ss_size);
-    set_stands_for(small.then_some(wanted));
-    if none || small { own } else { wanted }
+    let in_name = matches!(wanted.ss_flags, 0 | libc::SS_ONSTACK) && wanted.ss_size >= libc::MINSIGSTKSZ;
+    let own = own_signal_stack().filter(|_| in_name || mode(&wanted) == libc::SS_DISABLE);
+    set_stands_for(own.filter(|_| in_name).map(|_| wanted));
+    own.unwrap_or_else(|| {
+        hold(&wanted);
+        wanted
+    })
 }
 
 /// The kernel's flag that a handler is to find no stack set.
@@ -191,8 +195,7 @@ pub fn current_without_tls() -> Option<libc::stack_t> {
     is_known.then_some(current)
 }
 
-/// Holds the program's stack in RAM: the kernel writes the frames of signals to it.
-pub fn hold(wanted: &libc::stack_t) {
+fn hold(wanted: &libc::stack_t) {
     if mode(wanted) != libc::SS_DISABLE && complaint(wanted) == 0 {
         resident::hold(wanted.ss_sp as usize, wanted.ss_size);
     }

@@ -323,7 +323,6 @@ export! {
                 return -1;
             }
             if let Some(wanted) = &mut wanted {
-                signal_stack::hold(wanted);
                 *wanted = signal_stack::instead_of(*wanted);
             }
             let mut known: stack_t = zeroed();
