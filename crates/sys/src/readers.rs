@@ -9,7 +9,7 @@ use std::mem::{offset_of, size_of};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::check;
-use crate::uffd::EventFd;
+use crate::uffd::{EventFd, unless_limited};
 
 /// How long a process may take for a piece, in looks, and how long until the next look whether it is stopped.
 const PATIENCE: usize = 100;
@@ -102,10 +102,10 @@ impl Listener {
             // SAFETY: the kernel fills in two entries of this frame. No timeout, and no mask.
             let result = unsafe { libc::syscall(libc::SYS_ppoll, entries, nr_entries, 0usize, 0usize, 0usize) };
             match check(result) {
-                Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
-                other => other.map(drop)?,
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                polled => unless_limited(polled)?,
             }
-            if ready[1].revents != 0 {
+            if stop.is_signalled() {
                 return Ok(None);
             }
             if let Some(asked) = self.receive()? {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::descriptor::Descriptor;
 use crate::uffd_abi::{self as abi, Range};
-use crate::{check, errno, kept, own_table};
+use crate::{check, errno, futex, kept, own_table};
 
 /// How faults are delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -476,8 +476,9 @@ fn event(message: &abi::Message) -> Event {
 /// they polled or read the userfaultfd itself, it would wake all. That is what they do where no descriptor is left for
 /// this, and for a moment.
 #[derive(Debug)]
-pub struct Waiter {
+pub struct Waiter<'s> {
     epoll: Option<OwnedFd>,
+    stop: &'s EventFd,
     /// Those of the userfaultfd and of the stop, and perhaps others.
     watched: [RawFd; 4],
 }
@@ -488,14 +489,14 @@ type Ready = [(RawFd, u32); 4];
 /// No descriptor. `ppoll` ignores it.
 const NONE: RawFd = -1;
 
-impl Waiter {
+impl<'s> Waiter<'s> {
     /// Creates a waiter for events of `uffd` and for `stop`, in the calling thread's descriptor table; and for other
     /// descriptors of that table, while the waiter is used. The second of them is told of once each time that something
     /// arrives there, and not while the thread waits for a moment only.
     ///
     /// # Errors
     /// Kernel errors.
-    pub fn new(uffd: &Userfaultfd, stop: &EventFd, others: [Option<RawFd>; 2]) -> io::Result<Self> {
+    pub fn new(uffd: &Userfaultfd, stop: &'s EventFd, others: [Option<RawFd>; 2]) -> io::Result<Self> {
         // SAFETY: takes no pointers.
         let epoll = match check(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }) {
             // SAFETY: the kernel just created this descriptor, and nothing else owns it.
@@ -504,7 +505,7 @@ impl Waiter {
             Err(error) => return Err(error),
         };
         let [first, second] = others.map(|other| other.unwrap_or(NONE));
-        let watched = [uffd.descriptor.number(), stop.0.number(), first, second];
+        let watched = [uffd.descriptor.number(), stop.number(), first, second];
         if let Some(epoll) = &epoll {
             add(epoll, watched[0], (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32)?;
             for &fd in watched[1..3].iter().filter(|&&fd| fd != NONE) {
@@ -514,7 +515,7 @@ impl Waiter {
                 add(epoll, watched[3], (libc::EPOLLIN | libc::EPOLLET) as u32)?;
             }
         }
-        Ok(Waiter { epoll, watched })
+        Ok(Waiter { epoll, stop, watched })
     }
 
     /// Sleeps until there may be an event to read (another thread may be faster), until another descriptor is
@@ -531,7 +532,7 @@ impl Waiter {
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => return Ok(Woken::Event),
             ready => ready?,
         };
-        if ready.iter().any(|&(fd, events)| fd == self.watched[1] && events != 0) {
+        if self.stop.is_signalled() {
             return Ok(Woken::Stopped);
         }
         if ready.iter().any(|&(fd, events)| fd != NONE && fd == self.watched[3] && events != 0) {
@@ -555,9 +556,25 @@ impl Waiter {
         });
         let limit = limit.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
         // SAFETY: entries and a time of this frame, which the kernel changes, or no time; and no signal mask.
-        check(unsafe { libc::syscall(libc::SYS_ppoll, watched.as_mut_ptr(), watched.len(), limit, 0usize, 0usize) })?;
+        let polled = check(unsafe {
+            libc::syscall(libc::SYS_ppoll, watched.as_mut_ptr(), watched.len(), limit, 0usize, 0usize)
+        });
+        unless_limited(polled)?;
         Ok(watched.map(|of| (of.fd, of.revents as u32)))
     }
+}
+
+/// How long a thread sleeps where it may not poll.
+const UNPOLLED: Duration = Duration::from_millis(1);
+
+/// The result of a poll. Where the program's limit of descriptors is below their number, the kernel refuses it: sleeps
+/// a moment instead, and the caller has to look.
+pub(crate) fn unless_limited(polled: io::Result<usize>) -> io::Result<()> {
+    match polled {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => futex::sleep(UNPOLLED),
+        other => drop(other?),
+    }
+    Ok(())
 }
 
 /// Adds a descriptor to those that are watched. Its events carry its number.
@@ -581,7 +598,10 @@ fn wait_in(epoll: &OwnedFd) -> io::Result<Ready> {
 
 /// A descriptor that wakes other threads' polls. Once signalled, it stays so.
 #[derive(Debug)]
-pub struct EventFd(Descriptor);
+pub struct EventFd {
+    descriptor: Descriptor,
+    is_signalled: AtomicBool,
+}
 
 impl EventFd {
     /// Creates one that is not signalled, hidden from the program ([`Descriptor::hidden`]).
@@ -589,7 +609,8 @@ impl EventFd {
     /// # Errors
     /// EMFILE and the like.
     pub fn new() -> io::Result<Self> {
-        Self::open().and_then(Descriptor::hidden).map(EventFd)
+        let descriptor = Self::open().and_then(Descriptor::hidden)?;
+        Ok(EventFd { descriptor, is_signalled: AtomicBool::new(false) })
     }
 
     fn open() -> io::Result<OwnedFd> {
@@ -602,7 +623,7 @@ impl EventFd {
 
     /// Its number in the engine's table.
     pub(crate) fn number(&self) -> RawFd {
-        self.0.number()
+        self.descriptor.number()
     }
 
     /// In a forked child, before it has another thread: a descriptor of the child's own in place of the parent's.
@@ -610,17 +631,24 @@ impl EventFd {
     /// # Errors
     /// EMFILE and the like.
     pub fn renew(&self) -> io::Result<()> {
-        self.0.renew(Self::open()?)
+        self.is_signalled.store(false, Ordering::SeqCst);
+        self.descriptor.renew(Self::open()?)
     }
 
     /// Signals it, for all present and future waiters.
     pub fn signal(&self) {
+        self.is_signalled.store(true, Ordering::SeqCst);
         let one = 1u64;
         let write = |number: RawFd| {
             // SAFETY: eight bytes of this frame. If the counter is full (EAGAIN), it is signalled already.
             unsafe { libc::syscall(libc::SYS_write, number, &raw const one, size_of::<u64>()) }
         };
         // Happens once in an arena's life, so the slower call that certainly hits our file is affordable.
-        self.0.elsewhere(write);
+        self.descriptor.elsewhere(write);
+    }
+
+    /// Whether it is signalled.
+    pub fn is_signalled(&self) -> bool {
+        self.is_signalled.load(Ordering::SeqCst)
     }
 }

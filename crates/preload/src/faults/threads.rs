@@ -1,7 +1,8 @@
 //! The program's threads: signal stacks for their faults, and thread stacks in managed memory.
 //!
-//! A stack that the program supplies is held in RAM from before the thread starts until the thread has certainly ended,
-//! because the kernel may write to it at any time. No code of this library runs last in a thread, so the kernel is
+//! The upper part of a stack that the program supplies is held in RAM from before the thread starts until it has
+//! certainly ended: the kernel writes to the C library's data there at any time, and the thread uses some of it before
+//! its faults can be handled. No code of this library runs last in a thread, so the kernel is
 //! asked which threads have ended when the next one is created or joined.
 
 use std::ffi::{c_int, c_void};
@@ -10,7 +11,7 @@ use std::ptr::null;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use folioswap::{BLOCK_BYTES, RawSpace};
+use folioswap::{BLOCK_BYTES, PAGE_SIZE, RawSpace};
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{held_signals, static_tls, tls_vector};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t, stack_t};
@@ -79,7 +80,11 @@ struct Beginning {
     blocked: u64,
 }
 
-/// The stack that the attributes name, if it is managed.
+/// Bytes of a thread's stack that are held besides its thread-local storage: for what runs before and after this
+/// library's own code in the thread.
+const HELD_BYTES: usize = 256 << 10;
+
+/// What is to be held of the stack that the attributes name, if it is managed.
 unsafe fn managed_stack(attributes: *const pthread_attr_t) -> Option<(usize, usize)> {
     if attributes.is_null() {
         return None;
@@ -92,7 +97,8 @@ unsafe fn managed_stack(attributes: *const pthread_attr_t) -> Option<(usize, usi
             return None;
         }
         let (addr, len) = (addr.assume_init() as usize, len.assume_init());
-        (len > 0 && state::is_managed(addr)).then_some((addr, len))
+        let held = len.min((HELD_BYTES + c_library::static_tls_bytes()).next_multiple_of(PAGE_SIZE));
+        (len > 0 && state::is_managed(addr)).then_some((addr + len - held, held))
     }
 }
 

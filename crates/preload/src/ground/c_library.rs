@@ -189,3 +189,21 @@ pub fn has_other_malloc() -> bool {
         }
     })
 }
+
+/// Bytes of a thread's static thread-local storage.
+pub fn static_tls_bytes() -> usize {
+    /// Where the C library does not say how large it is.
+    const USUAL_BYTES: usize = 64 << 10;
+    // SAFETY: a C string. Any thread may call dlsym. The function that has this name writes two sizes.
+    unsafe {
+        let (mut size, mut alignment) = (USUAL_BYTES, 0);
+        let function = libc::dlsym(libc::RTLD_DEFAULT, c"_dl_get_tls_static_info".as_ptr());
+        if !function.is_null() {
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut usize, *mut usize)>(function)(
+                &raw mut size,
+                &raw mut alignment,
+            );
+        }
+        size
+    }
+}

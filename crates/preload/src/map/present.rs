@@ -37,22 +37,8 @@ pub fn find() -> Vec<Range<usize>> {
 fn of_thread() -> Range<usize> {
     /// Of the record, with room for longer ones.
     const RECORD_BYTES: usize = 8 << 10;
-    /// Where the C library does not say how large the storage is.
-    const USUAL_BYTES: usize = 64 << 10;
     let pointer = static_tls::thread_pointer();
-    // SAFETY: a C string. Any thread may call dlsym. The function that has this name writes two sizes.
-    let storage = unsafe {
-        let (mut size, mut alignment) = (USUAL_BYTES, 0);
-        let function = libc::dlsym(libc::RTLD_DEFAULT, c"_dl_get_tls_static_info".as_ptr());
-        if !function.is_null() {
-            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut usize, *mut usize)>(function)(
-                &raw mut size,
-                &raw mut alignment,
-            );
-        }
-        size
-    };
-    (pointer - storage) & !(PAGE_SIZE - 1)..(pointer + RECORD_BYTES).next_multiple_of(PAGE_SIZE)
+    (pointer - c_library::static_tls_bytes()) & !(PAGE_SIZE - 1)..(pointer + RECORD_BYTES).next_multiple_of(PAGE_SIZE)
 }
 
 /// The addresses of a mapping without a file or a name that is readable and writable.
