@@ -1,7 +1,8 @@
 // EXPECT: exit 0, last line "ok"
 // MODES: direct
 // BUDGETS: 24M
-// What a handler without SA_ONSTACK reads in its context of the signal stack is what the program has set.
+// What a handler without SA_ONSTACK reads in its context of the signal stack is what the program has set. The flags of signals that
+// folioswap handles are told as those of others.
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
@@ -27,6 +28,13 @@ static int is_told(void *stack, size_t size) {
     return told.ss_sp == stack && told.ss_size == size && now.ss_sp == stack && now.ss_size == size;
 }
 
+static int told_flags(int signal) {
+    struct sigaction action = { .sa_handler = SIG_IGN, .sa_flags = SA_RESTART }, now;
+    sigaction(signal, &action, NULL);
+    sigaction(signal, NULL, &now);
+    return now.sa_flags;
+}
+
 int main(void) {
     char *memory = malloc(64 << 20);
     memset(memory, 1, 64 << 20);
@@ -37,6 +45,7 @@ int main(void) {
     if (!is_told(malloc(SMALL), SMALL)) return 3;
     if (!is_told(malloc(LARGE), LARGE)) return 4;
     if (!is_told(malloc(SMALL), SMALL)) return 5;
+    if (told_flags(SIGBUS) != told_flags(SIGUSR2) || told_flags(SIGSYS) != told_flags(SIGUSR2)) return 6;
     puts("ok");
     return 0;
 }

@@ -3,6 +3,8 @@
 
 use std::ffi::{c_int, c_ulong, c_void};
 
+use folioswap::PAGE_SIZE;
+
 use crate::calls::pagemap;
 use crate::ground::export::{export, real};
 use crate::ground::{guard, state, waiting};
@@ -40,7 +42,12 @@ fn unknown(request: c_ulong) -> usize {
 /// The program's own call, with its argument.
 pub unsafe fn perform<R: cover::Outcome>(request: c_ulong, argument: *const c_void, call: impl Fn() -> R) -> R {
     // SAFETY: the caller upholds this function's own contract.
-    let _held = unsafe { prepare(request as u32, argument) };
+    unsafe {
+        if let Some(copy) = source_of(request as u32, argument) {
+            return copied_in_pieces(argument as *mut Copy, copy, call);
+        }
+        prepare(request as u32, argument);
+    }
     let is_both = request as u32 & READ_AND_WRITTEN == READ_AND_WRITTEN;
     let before = Before::of(argument as usize, if is_both { size(request) } else { 0 });
     let touch = || {
@@ -50,31 +57,87 @@ pub unsafe fn perform<R: cover::Outcome>(request: c_ulong, argument: *const c_vo
     cover::repeat(touch, call)
 }
 
+/// The argument of a copy into memory that the program's own userfaultfd serves.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Copy {
+    to: usize,
+    from: usize,
+    len: usize,
+    mode: u64,
+    /// The result: bytes, or an error number below zero.
+    done: i64,
+}
+
+/// The argument of such a copy, if the kernel may find its source missing.
+///
 /// # Safety
 /// As [`perform`].
-unsafe fn prepare(request: u32, argument: *const c_void) -> Option<Held> {
-    let is_guest = matches!(request, KVM_SET_USER_MEMORY_REGION | KVM_SET_USER_MEMORY_REGION2);
-    let is_known = is_guest || matches!(request, UFFDIO_REGISTER | UFFDIO_COPY | UFFDIO_MOVE);
-    if !is_known || argument.is_null() || guard::inside() {
+unsafe fn source_of(request: u32, argument: *const c_void) -> Option<Copy> {
+    if request != UFFDIO_COPY || argument.is_null() || !state::direct() || guard::inside() {
         return None;
+    }
+    // SAFETY: the caller's promise. Reading it faults it in.
+    let copy = unsafe { access::read(argument.cast::<Copy>()) }?;
+    // The kernel copies whole pages only.
+    (copy.len.is_multiple_of(PAGE_SIZE) && cover::needed(copy.from, copy.len)).then_some(copy)
+}
+
+/// Makes the copy in pieces, whose sources are held in RAM, as if it were one.
+///
+/// # Safety
+/// As [`perform`]. The argument is this one.
+unsafe fn copied_in_pieces<R: cover::Outcome>(argument: *mut Copy, whole: Copy, call: impl Fn() -> R) -> R {
+    let mut done = 0;
+    loop {
+        let (to, from) = (whole.to.wrapping_add(done), whole.from.wrapping_add(done));
+        let len = MOST_HELD_BYTES.min(whole.len - done);
+        let held = Held::new(from, len);
+        // SAFETY: the caller's promise.
+        let (result, copied) = unsafe {
+            argument.write_unaligned(Copy { to, from, len, ..whole });
+            let result = cover::repeat(|| cover::value(argument), &call);
+            (result, (&raw const (*argument).done).read_unaligned())
+        };
+        drop(held);
+        done += copied.max(0) as usize;
+        if result.is_failure() || done == whole.len {
+            let all = Copy { done: if done > 0 { done as i64 } else { copied }, ..whole };
+            // SAFETY: as above.
+            unsafe { argument.write_unaligned(all) };
+            if result.is_failure() && done > 0 {
+                state::fail(libc::EAGAIN); // as the kernel says of a part
+            }
+            return result;
+        }
+    }
+}
+
+/// # Safety
+/// As [`perform`].
+unsafe fn prepare(request: u32, argument: *const c_void) {
+    let is_guest = matches!(request, KVM_SET_USER_MEMORY_REGION | KVM_SET_USER_MEMORY_REGION2);
+    let is_known = is_guest || matches!(request, UFFDIO_REGISTER | UFFDIO_MOVE);
+    if !is_known || argument.is_null() || guard::inside() {
+        return;
     }
     if is_guest {
         waiting::now(); // the memory may not be adopted later
     }
-    state::space()?;
     // SAFETY: these requests take a structure that begins with four words at least. Reading it faults it in.
-    let [first, second, third, fourth] = unsafe { access::read(argument.cast::<[usize; 4]>()) }?;
+    let Some([first, second, third, fourth]) =
+        state::space().and_then(|_| unsafe { access::read(argument.cast::<[usize; 4]>()) })
+    else {
+        return;
+    };
     match request {
         KVM_SET_USER_MEMORY_REGION | KVM_SET_USER_MEMORY_REGION2 if state::direct() => {
             hand_over(&(fourth..fourth.saturating_add(third)));
         }
         UFFDIO_REGISTER => hand_over(&(first..first.saturating_add(second))),
         UFFDIO_MOVE => hand_over(&(second..second.saturating_add(third))),
-        // The kernel reads the source.
-        UFFDIO_COPY if state::direct() => return Some(Held::new(second, third.min(MOST_HELD_BYTES))),
         _ => {}
     }
-    None
 }
 
 export! {

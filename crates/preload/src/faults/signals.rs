@@ -13,7 +13,7 @@ use folioswap_sys::sigbus::{self, Handled};
 use folioswap_sys::{held_signals, vforked};
 use libc::{sigaction as Action, sighandler_t, sigset_t, stack_t};
 
-use crate::faults::ours::{self, KernelAction, bring};
+use crate::faults::ours::{self, KernelAction, RESTORES, bring};
 use crate::faults::{caught, masks, only_thread, signal_stack, small_stack, threads};
 use crate::ground::export::{aliases, export, real};
 use crate::ground::real::{kernel, own};
@@ -124,7 +124,7 @@ export! {
                 let _guard = guard::enter();
                 let known = chained(signal);
                 if !action.is_null() {
-                    set_chained(signal, *action);
+                    set_chained(signal, Action { sa_flags: (*action).sa_flags | RESTORES as c_int, ..*action });
                 }
                 if !before.is_null() {
                     *before = known;
@@ -186,7 +186,7 @@ fn set_own_handler(signal: c_int, handler: sighandler_t, flags: c_int) -> sighan
     // SAFETY: all zeroes is a valid action.
     let mut action: Action = unsafe { zeroed() };
     action.sa_sigaction = handler;
-    action.sa_flags = flags;
+    action.sa_flags = flags | RESTORES as c_int;
     let before = chained(signal);
     set_chained(signal, action);
     before.sa_sigaction
