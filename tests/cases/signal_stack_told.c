@@ -1,8 +1,8 @@
 // EXPECT: exit 0, last line "ok"
 // MODES: direct
 // BUDGETS: 24M
-// What a handler without SA_ONSTACK reads in its context of the signal stack is what the program has set. The flags of signals that
-// folioswap handles are told as those of others.
+// What a handler without SA_ONSTACK reads in its context of the signal stack is what the program has set. The flags of
+// signals that folioswap handles are told as those of others.
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
