@@ -1,8 +1,8 @@
 // BUDGETS: 24M 96M
 // EXPECT: exit 0, last line "done"
 // LIMIT_S: 60
-// The program serves memory by a userfaultfd of its own, with one copy of more than fits, from memory that may have left
-// RAM. A copy that meets a page tells how far it came.
+// The program serves memory by a userfaultfd of its own, with one copy of more than fits in RAM, from memory that may
+// have left it. A copy that meets a page tells how far it came.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
