@@ -34,13 +34,13 @@ pub struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new() -> Entry {
+    pub(super) fn new(wish: Wish) -> Entry {
         Entry {
             order: Order::HUGE,
             pinned: false,
             left_at: 0,
             fixed_order: None,
-            wish: Wish::None,
+            wish,
             history: History::default(),
             whole: Folio::EMPTY,
             parts: None,
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_swapped_folio_have_its_slots() {
-        let mut block = Entry::new();
+        let mut block = Entry::new(Wish::None);
         block.folio_mut(0).set_slot(Some(SlotId::new(1024)));
         block.split(order(4));
         assert_eq!((block.nr_folios(), block.index_of(511)), (32, 31));
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_resident_folio_have_its_frames() {
-        let mut block = Entry::new();
+        let mut block = Entry::new(Wish::None);
         block.folio_mut(0).set_in_ram(FrameId::new(512), true);
         block.folio_mut(0).ahead = Ahead::Marker;
         block.split(order(8));
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn hashes_of_pieces_and_of_pages() {
-        let mut block = Entry::new();
+        let mut block = Entry::new(Wish::None);
         assert_eq!((block.piece_hash(1), block.page_hash(17)), (None, None));
         block.set_piece_hash(1, 7);
         assert_eq!((block.piece_hash(1), block.page_hash(17)), (Some(7), None));
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn dropped_pages_are_noted_once() {
-        let mut block = Entry::new();
+        let mut block = Entry::new(Wish::None);
         block.note_dropped(3..5);
         block.note_dropped(4..66);
         assert!(block.take_dropped().unwrap().eq(3..66));
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn sealed_pages_bound_the_order_until_they_are_opened() {
-        let mut block = Entry::new();
+        let mut block = Entry::new(Wish::None);
         assert!(!block.has_sealed() && block.sealed_order() == Order::HUGE);
         block.set_sealed(16..48, true);
         assert_eq!(block.sealed_order(), PIECE);

@@ -3,6 +3,7 @@
 use super::entry::Entry;
 use super::hashes::HashKey;
 use crate::id::{BlockId, FolioId};
+use crate::policy::order_choice::Wish;
 use crate::sync::{Mutex, MutexGuard, lock, try_lock};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -59,7 +60,7 @@ impl<'t> Locked<'t> {
 
     /// Takes what the entry says of the block. The block is empty afterwards.
     pub fn take(&mut self) -> Entry {
-        std::mem::replace(&mut **self, Entry::new())
+        std::mem::replace(&mut **self, Entry::new(Wish::None))
     }
 
     /// Puts what was taken from another block into an empty one.

@@ -6,6 +6,7 @@ use super::locked::Locked;
 use crate::id::BlockId;
 use crate::order::{BLOCK_PAGES, Order};
 use crate::packed::Packed;
+use crate::policy::order_choice::Wish;
 use crate::sparse::Sparse;
 use crate::sync::{Mark, Mutex, Ordering, lock};
 use std::fmt;
@@ -18,6 +19,9 @@ const CHUNK_BLOCKS: usize = 64;
 const NEVER: u8 = 0;
 const IN_USE: u8 = 1;
 const LEFT: u8 = 2;
+/// The bits of a note that say this. Above them is the number of a [`Wish`].
+const USE: u8 = 0b11;
+const WISH_SHIFT: u32 = 2;
 
 struct Row {
     use_of: Mark,
@@ -25,7 +29,7 @@ struct Row {
 }
 
 /// The blocks of all addresses, in chunks that are allocated on demand. The note of a chunk that does not exist is the
-/// use of each of its blocks.
+/// use of each of its blocks, and the program's advice for it.
 pub struct FolioTable {
     blocks: Sparse<Row, CHUNK_BLOCKS>,
     nr_blocks: usize,
@@ -73,22 +77,33 @@ impl FolioTable {
         }
         let _making = lock(&self.making);
         for first in (start / CHUNK_BLOCKS * CHUNK_BLOCKS..end).step_by(CHUNK_BLOCKS) {
-            let use_of = self.blocks.note(first).load(Ordering::SeqCst);
-            let entry = || Row { use_of: Mark::new(use_of), block: Mutex::new(Entry::new()) };
+            let note = self.blocks.note(first).load(Ordering::SeqCst);
+            let wish = Wish::ALL[usize::from(note >> WISH_SHIFT)];
+            let entry = || Row { use_of: Mark::new(note & USE), block: Mutex::new(Entry::new(wish)) };
             self.blocks.make(first..first + 1, entry);
         }
     }
 
-    /// Notes that blocks are in use, or no longer, in chunks that do not exist and lie in the range completely. Returns
-    /// the other blocks.
+    /// Notes that blocks are in use, or no longer, in chunks that do not exist and lie in the range completely. Advice
+    /// for them is forgotten. Returns the other blocks.
     pub fn set_untouched_in_use(&self, blocks: Range<usize>, in_use: bool) -> Vec<Range<usize>> {
+        self.note_untouched(blocks, |_| if in_use { IN_USE } else { LEFT })
+    }
+
+    /// Notes the program's advice for blocks in such chunks. Returns the other blocks.
+    pub fn set_untouched_wish(&self, blocks: Range<usize>, wish: Wish) -> Vec<Range<usize>> {
+        self.note_untouched(blocks, |note| note & USE | (wish as u8) << WISH_SHIFT)
+    }
+
+    fn note_untouched(&self, blocks: Range<usize>, change: impl Fn(u8) -> u8) -> Vec<Range<usize>> {
         let mut others: Vec<Range<usize>> = Vec::new();
         let _making = lock(&self.making);
         let mut at = blocks.start;
         while at < blocks.end {
             let next = blocks.end.min((at / CHUNK_BLOCKS + 1) * CHUNK_BLOCKS);
             if next - at == CHUNK_BLOCKS && self.blocks.get(at).is_none() {
-                self.blocks.note(at).store(if in_use { IN_USE } else { LEFT }, Ordering::SeqCst);
+                let note = self.blocks.note(at);
+                note.store(change(note.load(Ordering::SeqCst)), Ordering::SeqCst);
             } else {
                 match others.last_mut() {
                     Some(last) if last.end == at => last.end = next,
@@ -147,7 +162,7 @@ impl FolioTable {
         let load = |mark: &Mark| mark.load(Ordering::SeqCst);
         match self.blocks.get(block.index()) {
             Some(entry) => load(&entry.use_of),
-            None => self.blocks.note_of(block.index()).map_or(NEVER, load),
+            None => self.blocks.note_of(block.index()).map_or(NEVER, load) & USE,
         }
     }
 
@@ -191,6 +206,22 @@ mod tests {
     use super::*;
     use crate::folio::State;
     use crate::id::{FolioId, SlotId};
+
+    #[test]
+    fn advice_for_what_was_never_touched_takes_no_memory() {
+        let (table, all) = (FolioTable::new(1 << 20), 10..(1 << 20) - 10);
+        table.ensure(BlockId::new(200)..BlockId::new(201));
+        table.set_untouched_in_use(all.clone(), true);
+        let before = table.bytes();
+        let others = table.set_untouched_wish(all.clone(), Wish::Whole);
+        assert_eq!(others, [10..64, 192..256, (1 << 20) - 64..(1 << 20) - 10]);
+        assert_eq!(table.bytes(), before);
+        let wish = |block| table.lock(BlockId::new(block)).wish;
+        assert_eq!((wish(64), wish(200), table.is_in_use(BlockId::new(64))), (Wish::Whole, Wish::None, true));
+        table.set_untouched_wish(all.clone(), Wish::Pages);
+        table.set_untouched_in_use(4096..8192, true);
+        assert_eq!((wish(256), wish(4096), wish(8192)), (Wish::Pages, Wish::None, Wish::Pages));
+    }
 
     #[test]
     fn a_table_locks_each_block_by_itself() {

@@ -58,6 +58,11 @@ pub enum Wish {
     Pages,
 }
 
+impl Wish {
+    /// All of them, by their numbers.
+    pub(crate) const ALL: [Wish; 3] = [Wish::None, Wish::Whole, Wish::Pages];
+}
+
 /// How a block's content is to come back.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Choice {

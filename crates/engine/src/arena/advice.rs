@@ -93,21 +93,20 @@ fn keep(engine: &Engine, blocks: Range<usize>) {
     });
 }
 
-/// Sets whether blocks come back in one piece, where the arena's policy leaves that open. A wish that makes no
-/// difference is noted for blocks only that were touched.
-fn wish(engine: &Engine, mut blocks: Range<usize>, wish: Wish) {
-    let policy = engine.policy().swap_in();
-    let differs = policy.allows_whole(wish) != policy.allows_whole(Wish::None);
-    while !blocks.is_empty() {
-        if !differs && let Some((end, _)) = engine.table().untouched(blocks.clone()) {
-            blocks.start = end;
-            continue;
-        }
-        let some = blocks.start..blocks.end.min(blocks.start + WISHES);
+/// Sets whether blocks come back in one piece, where the arena's policy leaves that open.
+fn wish(engine: &Engine, blocks: Range<usize>, wish: Wish) {
+    let others = {
         let _inside = engine.enter();
-        engine.table().ensure(some.clone());
-        some.clone().for_each(|block| engine.lock(BlockId::from_index(block)).wish = wish);
-        blocks.start = some.end;
+        engine.table().wish_untouched(blocks, wish)
+    };
+    for mut rest in others {
+        while !rest.is_empty() {
+            let some = rest.start..rest.end.min(rest.start + WISHES);
+            let _inside = engine.enter();
+            engine.table().ensure(some.clone());
+            some.clone().for_each(|block| engine.lock(BlockId::from_index(block)).wish = wish);
+            rest.start = some.end;
+        }
     }
 }
 

@@ -44,6 +44,10 @@ pub(crate) unsafe fn adopt(engine: &Engine, range: &Range<usize>) -> io::Result<
     pages::close_for_change(engine, range);
     let filled = register_present(engine, range).inspect_err(|error| give_back(engine, range, error))?;
     engine.ram().mapper().note_fork(); // pages may be shared with children
+    if !filled.contains(&true) {
+        pages::open(engine, range, None); // entries are made as it is touched
+        return Ok(());
+    }
     engine.table().ensure(blocks_of(range));
     for block in blocks_of(range).map(BlockId::from_index) {
         let pages = pages_in(block, range);

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use folioswap_core::{BLOCK_BYTES, BlockId, FolioId, FolioTable, HashKey, Locked, Order, PAGE_SIZE, RangeSet};
+use folioswap_core::{BLOCK_BYTES, BlockId, FolioId, FolioTable, HashKey, Locked, Order, PAGE_SIZE, RangeSet, Wish};
 
 use crate::process::turns::Waits;
 
@@ -152,6 +152,11 @@ impl Table {
             at = part.end;
         }
         others
+    }
+
+    /// Notes advice for blocks that were never touched. Returns the others.
+    pub fn wish_untouched(&self, blocks: Range<usize>, wish: Wish) -> Vec<Range<usize>> {
+        self.folios.set_untouched_wish(blocks, wish)
     }
 
     /// Lists opened blocks as in use.
