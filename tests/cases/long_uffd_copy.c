@@ -45,6 +45,11 @@ int main(void) {
     CHECK(madvise(served, size, MADV_DONTNEED) == 0);
     CHECK(ioctl(fd, UFFDIO_COPY, &copy) == 0 && copy.copy == (int64_t)size);
     for (size_t at = 0; at < size / sizeof *served; at++) CHECK(served[at] == at * 0x9e3779b97f4a7c15);
+    copy = (struct uffdio_copy){.dst = (uintptr_t)served, .src = (uintptr_t)source, .len = size, .mode = 1 << 30, .copy = 7};
+    CHECK(ioctl(fd, UFFDIO_COPY, &copy) == -1 && errno == EINVAL && copy.copy == 7);
+    copy.mode = 0;
+    CHECK(ioctl(-1, UFFDIO_COPY, &copy) == -1 && errno == EBADF && copy.copy == 7);
+    CHECK(ioctl(fd, UFFDIO_COPY, &copy) == -1 && errno == EEXIST && copy.copy == -EEXIST);
     copy.len = 100;
     CHECK(ioctl(fd, UFFDIO_COPY, &copy) == -1 && errno == EINVAL);
     copy.len = page;

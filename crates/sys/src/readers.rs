@@ -103,7 +103,7 @@ impl Listener {
             let result = unsafe { libc::syscall(libc::SYS_ppoll, entries, nr_entries, 0usize, 0usize, 0usize) };
             match check(result) {
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-                polled => unless_limited(polled)?,
+                polled => unless_limited(polled, None)?,
             }
             if stop.is_signalled() {
                 return Ok(None);

@@ -559,19 +559,21 @@ impl<'s> Waiter<'s> {
         let polled = check(unsafe {
             libc::syscall(libc::SYS_ppoll, watched.as_mut_ptr(), watched.len(), limit, 0usize, 0usize)
         });
-        unless_limited(polled)?;
+        unless_limited(polled, moment)?;
         Ok(watched.map(|of| (of.fd, of.revents as u32)))
     }
 }
 
-/// How long a thread sleeps where it may not poll.
+/// How long a thread sleeps at most where it may not poll.
 const UNPOLLED: Duration = Duration::from_millis(1);
 
 /// The result of a poll. Where the program's limit of descriptors is below their number, the kernel refuses it: sleeps
 /// a moment instead, and the caller has to look.
-pub(crate) fn unless_limited(polled: io::Result<usize>) -> io::Result<()> {
+pub(crate) fn unless_limited(polled: io::Result<usize>, moment: Option<Duration>) -> io::Result<()> {
     match polled {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => futex::sleep(UNPOLLED),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            futex::sleep(moment.map_or(UNPOLLED, |moment| moment.min(UNPOLLED)));
+        }
         other => drop(other?),
     }
     Ok(())

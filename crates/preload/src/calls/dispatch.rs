@@ -255,6 +255,7 @@ fn set_stack(context: &mut libc::ucontext_t, &[new, before, ..]: &[usize; 6]) ->
             if error != 0 {
                 return -(error as isize);
             }
+            signal_stack::hold(&wanted);
             let mut set = signal_stack::instead_of(wanted);
             set.ss_flags &= !libc::SS_ONSTACK;
             context.uc_stack = set;

@@ -84,7 +84,7 @@ struct Resting {
 struct Leaves {
     _known: [Locked<RangeSet>; 6],
     _blocks: huge::Blocks,
-    _stacks: (threads::Stacks, signal_stack::Spare),
+    _stacks: (threads::Stacks, signal_stack::LockedStacks),
     _requests: aio::LockedRequests,
     _key: threads::Key,
 }
@@ -110,7 +110,7 @@ fn rest(arena: &'static Arena, has_streams: bool) -> Resting {
     let (forking, leaves) = arena.prepare_fork(|| Leaves {
         _known: known::all(),
         _blocks: huge::blocks(),
-        _stacks: (threads::stacks(), signal_stack::spare()),
+        _stacks: (threads::stacks(), signal_stack::stacks()),
         _requests: aio::requests(),
         _key: threads::key(),
     });
@@ -183,6 +183,7 @@ fn go_on(resting: Resting, has_streams: bool) {
     cleared::begin_child();
     rseq::hold();
     if state::direct() {
+        signal_stack::begin_child();
         signal_stack::hold_current();
     }
     footprint::begin_child();

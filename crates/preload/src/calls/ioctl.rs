@@ -9,7 +9,7 @@ use crate::calls::pagemap;
 use crate::ground::export::{export, real};
 use crate::ground::{guard, state, waiting};
 use crate::map::hand_over::hand_over;
-use crate::memory::access;
+use crate::memory::access::{self, Access};
 use crate::memory::cover::{self, Before};
 use crate::memory::held::Held;
 
@@ -79,8 +79,10 @@ unsafe fn source_of(request: u32, argument: *const c_void) -> Option<Copy> {
     }
     // SAFETY: the caller's promise. Reading it faults it in.
     let copy = unsafe { access::read(argument.cast::<Copy>()) }?;
-    // The kernel copies whole pages only.
-    (copy.len.is_multiple_of(PAGE_SIZE) && cover::needed(copy.from, copy.len)).then_some(copy)
+    // The kernel copies whole pages only, and writes to the argument.
+    let is_possible =
+        copy.len.is_multiple_of(PAGE_SIZE) && access::is_open(argument as usize, size_of::<Copy>(), Access::Write);
+    (is_possible && cover::needed(copy.from, copy.len)).then_some(copy)
 }
 
 /// Makes the copy in pieces, whose sources are held in RAM, as if it were one.
@@ -95,21 +97,28 @@ unsafe fn copied_in_pieces<R: cover::Outcome>(argument: *mut Copy, whole: Copy, 
         let held = Held::new(from, len);
         // SAFETY: the caller's promise.
         let (result, copied) = unsafe {
-            argument.write_unaligned(Copy { to, from, len, ..whole });
+            argument.write_unaligned(Copy { to, from, len, done: 0, ..whole });
             let result = cover::repeat(|| cover::value(argument), &call);
             (result, (&raw const (*argument).done).read_unaligned())
         };
         drop(held);
         done += copied.max(0) as usize;
-        if result.is_failure() || done == whole.len {
-            let all = Copy { done: if done > 0 { done as i64 } else { copied }, ..whole };
-            // SAFETY: as above.
-            unsafe { argument.write_unaligned(all) };
-            if result.is_failure() && done > 0 {
-                state::fail(libc::EAGAIN); // as the kernel says of a part
-            }
-            return result;
+        let is_whole = !result.is_failure() && copied == len as i64;
+        if is_whole && done < whole.len {
+            continue;
         }
+        // What the kernel does not write stays as it was.
+        let told = match (done, copied) {
+            (0, 0) => whole.done,
+            (0, error) => error,
+            _ => done as i64,
+        };
+        // SAFETY: as above.
+        unsafe { argument.write_unaligned(Copy { done: told, ..whole }) };
+        if result.is_failure() && done > 0 {
+            state::fail(libc::EAGAIN); // as the kernel says of a part
+        }
+        return result;
     }
 }
 

@@ -1,7 +1,10 @@
-//! An unmanaged alternate signal stack for each thread in direct mode, also where the program has set one.
+//! An unmanaged alternate signal stack for each thread in direct mode, unless the program sets a large one itself, which
+//! no other thread uses.
 //!
 //! The thread's own stack may be managed (a coroutine's stack in a malloc block), and the kernel cannot push a signal
 //! frame onto a missing page. The engine runs on yet another stack (`folioswap_sys::fault_stack`).
+
+use std::ops::Range;
 
 use folioswap::PAGE_SIZE;
 use folioswap_sys::memory::place_apart;
@@ -11,7 +14,7 @@ use folioswap_sys::{fs_base, own_calls, static_tls, vforked};
 use crate::ground::libc_call;
 use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::own;
-use crate::ground::state;
+use crate::ground::{guard, state};
 use crate::memory::resident;
 
 /// Room for a frame of each signal, if all come at once: each is made on top of the others before a handler runs. And
@@ -19,17 +22,26 @@ use crate::memory::resident;
 pub const SIGNAL_BYTES: usize = 64 * FRAME_BYTES + (64 << 10);
 /// A frame, without the tiles of AMX.
 const FRAME_BYTES: usize = 4 << 10;
+/// The smallest stack of the program's that is really used, unless another thread uses it.
+const LEAST_BYTES: usize = 32 << 10;
 /// A guard page below the stack.
 const GUARD_BYTES: usize = PAGE_SIZE;
 
-/// Mappings of threads that have ended.
-static SPARE: Lock<Vec<usize>> = Lock::new(Vec::new());
+/// The stacks of all threads.
+pub struct Stacks {
+    /// Mappings of threads that have ended.
+    spare: Vec<usize>,
+    /// The program's stacks that are really used, with the mapping of the thread that does.
+    used: Vec<(usize, Range<usize>)>,
+}
 
-/// The list of these, locked.
-pub type Spare = Locked<Vec<usize>>;
+static STACKS: Lock<Stacks> = Lock::new(Stacks { spare: Vec::new(), used: Vec::new() });
 
-pub fn spare() -> Spare {
-    SPARE.lock()
+/// These, locked.
+pub type LockedStacks = Locked<Stacks>;
+
+pub fn stacks() -> LockedStacks {
+    STACKS.lock()
 }
 
 static_tls! {
@@ -58,7 +70,7 @@ fn map() -> Option<usize> {
 }
 
 fn take_mapping() -> Option<usize> {
-    let kept = spare().pop();
+    let kept = stacks().spare.pop();
     let mapping = kept.or_else(map);
     if mapping.is_none() {
         state::say("a thread has no stack for its faults: no memory");
@@ -73,7 +85,7 @@ pub fn take() -> Option<libc::stack_t> {
 
 /// Takes such a stack back, by its address. Called under a guard.
 pub fn give(addr: usize) {
-    spare().push(addr - GUARD_BYTES);
+    stacks().spare.push(addr - GUARD_BYTES);
 }
 
 fn of_mapping(mapping: usize) -> libc::stack_t {
@@ -91,11 +103,7 @@ pub fn attach() {
     unsafe { fs_base::note(&of_mapping(mapping)) };
     let before = set_signal_stack(None);
     if before.is_some_and(|before| before.ss_flags & libc::SS_DISABLE == 0) {
-        // The program has set one already. A thread that runs on it now keeps it.
-        if set_signal_stack(before.map(instead_of)).is_none() {
-            set_stands_for(None);
-            set_signal_stack(before);
-        }
+        set_signal_stack(before); // the program has set one already
     } else {
         set_signal_stack(own_signal_stack());
     }
@@ -114,7 +122,9 @@ pub fn detach() {
     }
     // SAFETY: it is not set any more.
     unsafe { fs_base::forget(&of_mapping(mapping)) };
-    spare().push(mapping);
+    let mut stacks = stacks();
+    stacks.used.retain(|(thread, _)| *thread != mapping);
+    stacks.spare.push(mapping);
 }
 
 fn is_own(stack: &libc::stack_t, mapping: usize) -> bool {
@@ -141,18 +151,43 @@ pub fn is_on_theirs(pointer: usize) -> bool {
     stands_for().is_some_and(|theirs| is_on(&theirs, pointer))
 }
 
-/// The stack to set when the program asks for one, or for none. The program's is set in name only: it may be small, and
-/// a caught system call with a fault in it needs more than 8 KiB on some processors; or all threads may share it, for
-/// the one that ends the process. Handlers run on it all the same ([`small_stack`](super::small_stack)). What is really
-/// set is held in RAM: the kernel writes the frames of signals to it.
+/// Notes which stack the calling thread really uses, if any. `false`: another thread uses it, and this one none.
+fn note_used(wanted: Option<&libc::stack_t>) -> bool {
+    if vforked::is_child() {
+        return true;
+    }
+    let _guard = guard::enter();
+    let mut stacks = stacks();
+    let mapping = MAPPING.get();
+    stacks.used.retain(|(thread, _)| *thread != mapping);
+    let Some(wanted) = wanted else { return true };
+    let range = wanted.ss_sp as usize..(wanted.ss_sp as usize).saturating_add(wanted.ss_size);
+    let is_free = stacks.used.iter().all(|(_, other)| other.end <= range.start || range.end <= other.start);
+    if is_free {
+        stacks.used.push((mapping, range));
+    }
+    is_free
+}
+
+/// In a forked child: the other threads are its parent's.
+pub fn begin_child() {
+    let mapping = MAPPING.get();
+    stacks().used.retain(|(thread, _)| *thread == mapping);
+}
+
+/// The stack to set when the program asks for one, or for none. Small stacks are set in name only: a caught system call
+/// with a fault in it needs more than 8 KiB on some processors. Handlers run on them all the same
+/// ([`small_stack`](super::small_stack)). So is one that another thread uses, as varnishd has all of its threads set the
+/// same, for the one that ends the process: handlers of the others stay on this library's.
 pub fn instead_of(wanted: libc::stack_t) -> libc::stack_t {
-    let in_name = matches!(wanted.ss_flags, 0 | libc::SS_ONSTACK) && wanted.ss_size >= libc::MINSIGSTKSZ;
-    let own = own_signal_stack().filter(|_| in_name || mode(&wanted) == libc::SS_DISABLE);
-    set_stands_for(own.filter(|_| in_name).map(|_| wanted));
-    own.unwrap_or_else(|| {
-        hold(&wanted);
-        wanted
-    })
+    let Some(own) = own_signal_stack() else { return wanted };
+    let none = mode(&wanted) == libc::SS_DISABLE;
+    let small =
+        matches!(wanted.ss_flags, 0 | libc::SS_ONSTACK) && (libc::MINSIGSTKSZ..LEAST_BYTES).contains(&wanted.ss_size);
+    let is_free = note_used(if none || small { None } else { Some(&wanted) });
+    let in_name = small || !is_free;
+    set_stands_for(in_name.then_some(wanted));
+    if none || in_name { own } else { wanted }
 }
 
 /// The kernel's flag that a handler is to find no stack set.
@@ -195,7 +230,8 @@ pub fn current_without_tls() -> Option<libc::stack_t> {
     is_known.then_some(current)
 }
 
-fn hold(wanted: &libc::stack_t) {
+/// Holds the program's stack in RAM: the kernel writes the frames of signals to it.
+pub fn hold(wanted: &libc::stack_t) {
     if mode(wanted) != libc::SS_DISABLE && complaint(wanted) == 0 {
         resident::hold(wanted.ss_sp as usize, wanted.ss_size);
     }
@@ -204,6 +240,11 @@ fn hold(wanted: &libc::stack_t) {
 /// The program's stack that this library's stack replaces.
 pub fn stands_for() -> Option<libc::stack_t> {
     Some(STANDS_FOR.get()).filter(|stack| stack.ss_size > 0)
+}
+
+/// The same, if handlers run on it.
+pub fn stands_for_small() -> Option<libc::stack_t> {
+    stands_for().filter(|stack| stack.ss_size < LEAST_BYTES)
 }
 
 /// A child that shares the memory leaves its parent's.

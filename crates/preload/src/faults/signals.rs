@@ -230,7 +230,7 @@ pub unsafe fn kernel_action(
             let _guard = guard::enter();
             let now = chained(signal);
             known.handler = now.sa_sigaction;
-            known.flags = now.sa_flags as u64;
+            known.flags = now.sa_flags as u32 as u64;
             known.mask = *(&raw const now.sa_mask).cast::<u64>();
             if let Some(wanted) = wanted {
                 let mut action: Action = zeroed();
@@ -323,6 +323,7 @@ export! {
                 return -1;
             }
             if let Some(wanted) = &mut wanted {
+                signal_stack::hold(wanted);
                 *wanted = signal_stack::instead_of(*wanted);
             }
             let mut known: stack_t = zeroed();

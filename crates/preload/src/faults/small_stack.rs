@@ -228,7 +228,7 @@ unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, is_plain: bool
     let is_first = !has_not_begun(context);
     let is_wanted = match is_plain {
         true => is_to_move(frame, context),
-        false => !is_first || signal_stack::stands_for().is_some() && !signal_stack::is_on_own(pointer(context)),
+        false => !is_first || signal_stack::stands_for_small().is_some() && !signal_stack::is_on_own(pointer(context)),
     };
     if !is_wanted {
         return None;
@@ -331,7 +331,7 @@ extern "C" fn reopen() {
 /// # Safety
 /// The kernel has just made the frame, and its handler has not begun.
 unsafe fn moved(frame: usize, context: &ucontext_t) -> Option<usize> {
-    let theirs = signal_stack::stands_for()?;
+    let theirs = signal_stack::stands_for_small()?;
     let interrupted = pointer(context);
     // A fault, or a call that is being made: what was interrupted has this library's stack.
     if signal_stack::is_on_own(interrupted) {

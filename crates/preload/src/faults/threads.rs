@@ -97,8 +97,9 @@ unsafe fn managed_stack(attributes: *const pthread_attr_t) -> Option<(usize, usi
             return None;
         }
         let (addr, len) = (addr.assume_init() as usize, len.assume_init());
+        let end = addr.checked_add(len)?; // without a stack it has no address
         let held = len.min((HELD_BYTES + c_library::static_tls_bytes()).next_multiple_of(PAGE_SIZE));
-        (len > 0 && state::is_managed(addr)).then_some((addr + len - held, held))
+        (held > 0 && state::overlaps(end - held, held)).then_some((end - held, held))
     }
 }
 

@@ -31,6 +31,8 @@ static LIBC: Code = Code::new();
 
 static LOADER: Code = Code::new();
 
+static STATIC_TLS_BYTES: AtomicUsize = AtomicUsize::new(0);
+
 /// What is called for each object that is loaded, until it returns something else than 0.
 type EachObject = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
 
@@ -44,8 +46,9 @@ pub unsafe fn each_object(each: EachObject, data: *mut c_void) {
     unsafe { REAL.get()(each, data) };
 }
 
-/// Locates the code of the C library and of the loader.
+/// Locates the code of the C library and of the loader, and asks for what only they know.
 pub fn prepare() {
+    STATIC_TLS_BYTES.store(find_static_tls_bytes(), Ordering::Relaxed);
     for (code, name) in [(&LIBC, c"fopen"), (&LOADER, c"__tls_get_addr")] {
         // SAFETY: the name is a C string, and the callback runs only during this call.
         unsafe {
@@ -190,8 +193,14 @@ pub fn has_other_malloc() -> bool {
     })
 }
 
-/// Bytes of a thread's static thread-local storage.
+/// Bytes of a thread's static thread-local storage, from [`prepare`] on.
 pub fn static_tls_bytes() -> usize {
+    STATIC_TLS_BYTES.load(Ordering::Relaxed)
+}
+
+/// Asks the C library for it. Not later than at the start: the loader's lock may be held by one that waits for this
+/// thread.
+fn find_static_tls_bytes() -> usize {
     /// Where the C library does not say how large it is.
     const USUAL_BYTES: usize = 64 << 10;
     // SAFETY: a C string. Any thread may call dlsym. The function that has this name writes two sizes.
