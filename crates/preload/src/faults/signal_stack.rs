@@ -1,4 +1,4 @@
-//! An unmanaged alternate signal stack for each thread in direct mode, unless the program sets a large one itself, which
+//! An unmanaged alternate signal stack for each thread in direct mode, unless the program sets a large one itself that
 //! no other thread uses.
 //!
 //! The thread's own stack may be managed (a coroutine's stack in a malloc block), and the kernel cannot push a signal
@@ -177,8 +177,8 @@ pub fn begin_child() {
 
 /// The stack to set when the program asks for one, or for none. Small stacks are set in name only: a caught system call
 /// with a fault in it needs more than 8 KiB on some processors. Handlers run on them all the same
-/// ([`small_stack`](super::small_stack)). So is one that another thread uses, as varnishd has all of its threads set the
-/// same, for the one that ends the process: handlers of the others stay on this library's.
+/// ([`small_stack`](super::small_stack)). So is one that another thread uses, as varnishd has all of its threads set
+/// the same, for the one that ends the process: handlers of the others stay on this library's.
 pub fn instead_of(wanted: libc::stack_t) -> libc::stack_t {
     let Some(own) = own_signal_stack() else { return wanted };
     let none = mode(&wanted) == libc::SS_DISABLE;
