@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap::{Arena, ExitStatus, Forking, RangeSet, RawSpace};
 use folioswap_sys::{c_thread, fault_stack, signals};
@@ -26,8 +26,7 @@ use crate::ground::real::kernel;
 use crate::ground::state::{self, Phase};
 use crate::ground::{guard, heap, selector, waiting};
 use crate::map::{adopt, advice, footprint, managed, ring_places};
-use crate::memory::access::{self, Access};
-use crate::memory::known;
+use crate::memory::{known, resident};
 
 type Handler = Option<extern "C" fn()>;
 
@@ -145,7 +144,7 @@ fn rest_before(has_streams: bool) {
         if has_streams {
             streams::touch();
         }
-        touch_stack();
+        resident::touch_stack();
     }
     let fork = Fork { resting, _waiting: waiting, has_streams, _guard: guard };
     FORK.set(Some(ManuallyDrop::new(fork)));
@@ -248,20 +247,6 @@ fn set_apart(space: &RawSpace) {
             // SAFETY: as above.
             unsafe { space.discard(part.start, part.len()) };
         }
-    }
-}
-
-/// Bytes of the stack that the C library may use before the child's handler runs.
-const STACK_BYTES: usize = 32 << 10;
-
-/// Brings the next part of the stack in, as far as it is managed.
-fn touch_stack() {
-    let here = 0u8;
-    let top = &raw const here as usize & !(folioswap::PAGE_SIZE - 1);
-    let pages = (top - STACK_BYTES..top).step_by(folioswap::PAGE_SIZE).rev();
-    for page in pages.take_while(|&page| state::is_managed(page) && access::is_open(page, 1, Access::Write)) {
-        // SAFETY: the program may write there, and nothing is changed. It may be no stack, but another thread's data.
-        unsafe { AtomicU8::from_ptr(page as *mut u8) }.fetch_or(0, Ordering::Relaxed);
     }
 }
 

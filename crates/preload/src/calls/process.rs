@@ -16,6 +16,7 @@ use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
 use crate::memory::cover::{self, Outcome};
 use crate::memory::held::Held;
+use crate::memory::resident;
 use folioswap::PAGE_SIZE;
 
 type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
@@ -251,6 +252,7 @@ unsafe fn spawn(
         let mut child = 0;
         let lists = [Copies::pointer(&copies.1, arguments), Copies::pointer(&copies.2, environment)];
         let call = || real(&raw mut child, path, actions, attributes, lists[0], lists[1]);
+        resident::touch_stack();
         let result = inherited(call);
         if result == 0 && !pid.is_null() {
             *pid = child;

@@ -434,6 +434,9 @@ export! {
                 (Box::into_raw(Box::new(beginning)), number)
             };
             ended_tls::free_left();
+            if state::direct() {
+                resident::touch_stack();
+            }
             let mut made: pthread_t = 0;
             let result = real(if holds_vector { &raw mut made } else { thread }, attributes, begin, beginning.cast());
             if result != 0 {

@@ -1,6 +1,11 @@
 //! Brings managed memory into RAM, and keeps it there.
 
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use folioswap::PAGE_SIZE;
+
 use crate::ground::{guard, state};
+use crate::memory::access::{self, Access};
 
 /// Faults in the managed part of a range, also under a guard. The kernel refuses a range beyond all addresses as a
 /// whole.
@@ -21,5 +26,19 @@ pub fn hold(addr: usize, len: usize) {
         let _guard = guard::enter();
         // SAFETY: the program has mapped this memory.
         state::keeping_errno(|| unsafe { space.hold(addr, len) });
+    }
+}
+
+/// Brings the next part of the calling thread's stack in, as far as it is managed: before the C library blocks the
+/// signals of faults.
+pub fn touch_stack() {
+    /// What the C library may use of it meanwhile.
+    const STACK_BYTES: usize = 32 << 10;
+    let here = 0u8;
+    let top = &raw const here as usize & !(PAGE_SIZE - 1);
+    let pages = (top - STACK_BYTES..top).step_by(PAGE_SIZE).rev();
+    for page in pages.take_while(|&page| state::is_managed(page) && access::is_open(page, 1, Access::Write)) {
+        // SAFETY: the program may write there, and nothing is changed. It may be no stack, but another thread's data.
+        unsafe { AtomicU8::from_ptr(page as *mut u8) }.fetch_or(0, Ordering::Relaxed);
     }
 }
