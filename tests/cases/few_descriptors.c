@@ -12,7 +12,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHECK(cond) do { if (!(cond)) { printf("line %d: %s (errno %d)\n", __LINE__, #cond, errno); fflush(stdout); _Exit(1); } } while (0)
+#define CHECK(cond) do { if (!(cond)) failed(__LINE__, #cond); } while (0)
+static void failed(int line, const char *what) {
+    printf("line %d: %s (errno %d)\n", line, what, errno);
+    fflush(stdout);
+    _Exit(1);
+}
+
 static const size_t size = 80 << 20;
 
 static uint64_t *filled(void) {

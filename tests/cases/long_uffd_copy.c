@@ -15,7 +15,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define CHECK(cond) do { if (!(cond)) { printf("line %d: %s (errno %d)\n", __LINE__, #cond, errno); fflush(stdout); _Exit(1); } } while (0)
+#define CHECK(cond) do { if (!(cond)) failed(__LINE__, #cond); } while (0)
+static void failed(int line, const char *what) {
+    printf("line %d: %s (errno %d)\n", line, what, errno);
+    fflush(stdout);
+    _Exit(1);
+}
+
 static const size_t source_size = 80 << 20, size = 33 << 20, page = 4096;
 
 static uint64_t *memory(size_t bytes) {
@@ -36,16 +42,17 @@ int main(void) {
     for (size_t at = 0; at < source_size / sizeof *source; at++) source[at] = at * 0x9e3779b97f4a7c15;
     struct uffdio_register registered = {.range = {(uintptr_t)served, size}, .mode = UFFDIO_REGISTER_MODE_MISSING};
     CHECK(ioctl(fd, UFFDIO_REGISTER, &registered) == 0);
-    struct uffdio_copy copy = {.dst = (uintptr_t)served + size - page, .src = (uintptr_t)source + size - page, .len = page};
+    const uintptr_t from = (uintptr_t)source, to = (uintptr_t)served;
+    struct uffdio_copy copy = {.dst = to + size - page, .src = from + size - page, .len = page};
     CHECK(ioctl(fd, UFFDIO_COPY, &copy) == 0 && copy.copy == (int64_t)page);
-    copy = (struct uffdio_copy){.dst = (uintptr_t)served, .src = (uintptr_t)source, .len = size};
+    copy = (struct uffdio_copy){.dst = to, .src = from, .len = size};
     CHECK(ioctl(fd, UFFDIO_COPY, &copy) == -1 && errno == EAGAIN);
-    CHECK(copy.copy == (int64_t)(size - page) && copy.len == size && copy.src == (uintptr_t)source);
+    CHECK(copy.copy == (int64_t)(size - page) && copy.len == size && copy.src == from);
     for (size_t at = 0; at < size / sizeof *served; at++) CHECK(served[at] == at * 0x9e3779b97f4a7c15);
     CHECK(madvise(served, size, MADV_DONTNEED) == 0);
     CHECK(ioctl(fd, UFFDIO_COPY, &copy) == 0 && copy.copy == (int64_t)size);
     for (size_t at = 0; at < size / sizeof *served; at++) CHECK(served[at] == at * 0x9e3779b97f4a7c15);
-    copy = (struct uffdio_copy){.dst = (uintptr_t)served, .src = (uintptr_t)source, .len = size, .mode = 1 << 30, .copy = 7};
+    copy = (struct uffdio_copy){.dst = to, .src = from, .len = size, .mode = 1 << 30, .copy = 7};
     CHECK(ioctl(fd, UFFDIO_COPY, &copy) == -1 && errno == EINVAL && copy.copy == 7);
     copy.mode = 0;
     CHECK(ioctl(-1, UFFDIO_COPY, &copy) == -1 && errno == EBADF && copy.copy == 7);

@@ -43,8 +43,8 @@ fn unknown(request: c_ulong) -> usize {
 pub unsafe fn perform<R: cover::Outcome>(request: c_ulong, argument: *const c_void, call: impl Fn() -> R) -> R {
     // SAFETY: the caller upholds this function's own contract.
     unsafe {
-        if let Some(copy) = source_of(request as u32, argument) {
-            return copied_in_pieces(argument as *mut Copy, copy, call);
+        if let Some(copy) = copy_of_ours(request as u32, argument) {
+            return copied_in_pieces(argument as *mut UffdCopy, copy, call);
         }
         prepare(request as u32, argument);
     }
@@ -60,7 +60,7 @@ pub unsafe fn perform<R: cover::Outcome>(request: c_ulong, argument: *const c_vo
 /// The argument of a copy into memory that the program's own userfaultfd serves.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Copy {
+struct UffdCopy {
     to: usize,
     from: usize,
     len: usize,
@@ -69,19 +69,19 @@ struct Copy {
     done: i64,
 }
 
-/// The argument of such a copy, if the kernel may find its source missing.
+/// The argument of such a copy from managed memory, which the kernel may find missing.
 ///
 /// # Safety
 /// As [`perform`].
-unsafe fn source_of(request: u32, argument: *const c_void) -> Option<Copy> {
+unsafe fn copy_of_ours(request: u32, argument: *const c_void) -> Option<UffdCopy> {
     if request != UFFDIO_COPY || argument.is_null() || !state::direct() || guard::inside() {
         return None;
     }
     // SAFETY: the caller's promise. Reading it faults it in.
-    let copy = unsafe { access::read(argument.cast::<Copy>()) }?;
+    let copy = unsafe { access::read(argument.cast::<UffdCopy>()) }?;
     // The kernel copies whole pages only, and writes to the argument.
     let is_possible =
-        copy.len.is_multiple_of(PAGE_SIZE) && access::is_open(argument as usize, size_of::<Copy>(), Access::Write);
+        copy.len.is_multiple_of(PAGE_SIZE) && access::is_open(argument as usize, size_of::<UffdCopy>(), Access::Write);
     (is_possible && cover::needed(copy.from, copy.len)).then_some(copy)
 }
 
@@ -89,7 +89,7 @@ unsafe fn source_of(request: u32, argument: *const c_void) -> Option<Copy> {
 ///
 /// # Safety
 /// As [`perform`]. The argument is this one.
-unsafe fn copied_in_pieces<R: cover::Outcome>(argument: *mut Copy, whole: Copy, call: impl Fn() -> R) -> R {
+unsafe fn copied_in_pieces<R: cover::Outcome>(argument: *mut UffdCopy, whole: UffdCopy, call: impl Fn() -> R) -> R {
     let mut done = 0;
     loop {
         let (to, from) = (whole.to.wrapping_add(done), whole.from.wrapping_add(done));
@@ -97,7 +97,7 @@ unsafe fn copied_in_pieces<R: cover::Outcome>(argument: *mut Copy, whole: Copy, 
         let held = Held::new(from, len);
         // SAFETY: the caller's promise.
         let (result, copied) = unsafe {
-            argument.write_unaligned(Copy { to, from, len, done: 0, ..whole });
+            argument.write_unaligned(UffdCopy { to, from, len, done: 0, ..whole });
             let result = cover::repeat(|| cover::value(argument), &call);
             (result, (&raw const (*argument).done).read_unaligned())
         };
@@ -114,7 +114,7 @@ unsafe fn copied_in_pieces<R: cover::Outcome>(argument: *mut Copy, whole: Copy, 
             _ => done as i64,
         };
         // SAFETY: as above.
-        unsafe { argument.write_unaligned(Copy { done: told, ..whole }) };
+        unsafe { argument.write_unaligned(UffdCopy { done: told, ..whole }) };
         if result.is_failure() && done > 0 {
             state::fail(libc::EAGAIN); // as the kernel says of a part
         }

@@ -7,9 +7,8 @@ use std::ffi::{c_int, c_long};
 
 use libc::iovec;
 
-use crate::calls::ring_requests;
 use crate::calls::rings::{self, Hold, Params};
-use crate::calls::{copied, vectors};
+use crate::calls::{copied, ring_requests, vectors};
 use crate::faults::ours;
 use crate::ground::real::{kernel, raw};
 use crate::ground::{guard, state};

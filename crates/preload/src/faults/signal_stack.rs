@@ -169,6 +169,14 @@ fn note_used(wanted: Option<&libc::stack_t>) -> bool {
     is_free
 }
 
+/// The kernel has refused another stack: the thread has the one that it had.
+pub fn stay(stood_for: Option<libc::stack_t>) {
+    set_stands_for(stood_for);
+    let known = current();
+    let is_theirs = mode(&known) != libc::SS_DISABLE && !is_own(&known, MAPPING.get());
+    note_used(is_theirs.then_some(&known));
+}
+
 /// In a forked child: the other threads are its parent's.
 pub fn begin_child() {
     let mapping = MAPPING.get();

@@ -2,11 +2,12 @@
 //!
 //! The upper part of a stack that the program supplies is held in RAM from before the thread starts until it has
 //! certainly ended: the kernel writes to the C library's data there at any time, and the thread uses some of it before
-//! its faults can be handled. No code of this library runs last in a thread, so the kernel is
-//! asked which threads have ended when the next one is created or joined.
+//! its faults can be handled. No code of this library runs last in a thread, so the kernel is asked which threads have
+//! ended when the next one is created or joined.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::ptr::null;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -84,26 +85,36 @@ struct Beginning {
 /// library's own code in the thread.
 const HELD_BYTES: usize = 256 << 10;
 
-/// What is to be held of the stack that the attributes name, if it is managed.
-unsafe fn managed_stack(attributes: *const pthread_attr_t) -> Option<(usize, usize)> {
+/// The stack that the attributes name, if they name one.
+///
+/// # Safety
+/// The attributes are valid, or null.
+unsafe fn supplied_stack(attributes: *const pthread_attr_t) -> Option<Range<usize>> {
     if attributes.is_null() {
         return None;
     }
     let mut addr = MaybeUninit::<*mut c_void>::uninit();
     let mut len = MaybeUninit::<usize>::uninit();
     // SAFETY: the attributes are valid. Both results are filled in on success.
-    unsafe {
+    let (addr, len) = unsafe {
         if libc::pthread_attr_getstack(attributes, addr.as_mut_ptr(), len.as_mut_ptr()) != 0 {
             return None;
         }
-        let (addr, len) = (addr.assume_init() as usize, len.assume_init());
-        let end = addr.checked_add(len)?; // without a stack it has no address
-        let held = len.min((HELD_BYTES + c_library::static_tls_bytes()).next_multiple_of(PAGE_SIZE));
-        (held > 0 && state::overlaps(end - held, held)).then_some((end - held, held))
-    }
+        (addr.assume_init() as usize, len.assume_init())
+    };
+    Some(addr..addr.checked_add(len)?) // without a stack the address is the negative length
 }
 
-/// The size of the stack that libc maps for a thread. `attributes`: valid, or null.
+/// The address and the length of what is to be held of a supplied stack, if any of that is managed.
+fn held_part(stack: &Range<usize>) -> Option<(usize, usize)> {
+    let held = stack.len().min((HELD_BYTES + c_library::static_tls_bytes()).next_multiple_of(PAGE_SIZE));
+    (held > 0 && state::overlaps(stack.end - held, held)).then_some((stack.end - held, held))
+}
+
+/// The size of the stack that libc maps for a thread.
+///
+/// # Safety
+/// As for [`supplied_stack`].
 unsafe fn stack_len(attributes: *const pthread_attr_t) -> usize {
     let mut default = MaybeUninit::<pthread_attr_t>::uninit();
     let mut len = 0;
@@ -418,7 +429,8 @@ export! {
         // SAFETY: the caller's call, with a start routine and argument that only the new thread uses. The program has
         // mapped the stack that it supplies.
         unsafe {
-            let stack = managed_stack(attributes);
+            let supplied = supplied_stack(attributes);
+            let stack = supplied.as_ref().and_then(held_part);
             let holds_vector = state::direct() && c_library::has_other_malloc();
             let (beginning, number) = {
                 let _guard = guard::enter();
@@ -444,7 +456,8 @@ export! {
                 drop(Box::from_raw(beginning));
                 if stack.is_some() {
                     release_unused(number);
-                } else if result == libc::EAGAIN {
+                }
+                if supplied.is_none() && result == libc::EAGAIN {
                     refused::note(stack_len(attributes));
                 }
             }

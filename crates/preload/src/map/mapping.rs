@@ -23,8 +23,7 @@ use crate::ground::state::{self, Outcome, Phase};
 use crate::map::managed::{self, manage, note_unmanaged};
 use crate::map::{adopt, footprint, ring_places};
 use crate::memory::pages::{PLAIN, are_possible, pages};
-use crate::memory::refused;
-use crate::memory::{known, open_pages};
+use crate::memory::{known, open_pages, refused};
 
 /// Flags of mappings that are not managed.
 const UNMANAGED: c_int =
