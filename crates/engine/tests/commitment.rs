@@ -64,10 +64,12 @@ fn little_more_than_the_budget_is_writable() {
     drop((region, arena));
     deny_more_than(libc::RLIM_INFINITY as usize);
     compressed_ram_that_is_denied_memory_is_full();
+    deny_more_than(libc::RLIM_INFINITY as usize);
+    compressed_ram_that_is_denied_memory_uses_what_it_has();
 }
 
-/// Called by the test above once it has lifted its limit, because tests at the same time would change each other's
-/// figures.
+/// Called, as the next, by the test above once it has lifted its limit, because tests at the same time would change
+/// each other's figures.
 fn compressed_ram_that_is_denied_memory_is_full() {
     let front = DeviceSpec::Zram { size: 64 << 20, codec: Codec::default() };
     let behind = DeviceSpec::Ram { size: 128 << 20 };
@@ -81,4 +83,24 @@ fn compressed_ram_that_is_denied_memory_is_full() {
     let devices = arena.devices();
     assert_eq!(devices[0].memory.unwrap().content_bytes, 0);
     assert!(devices[1].used_bytes >= 32 << 20, "{devices:?}");
+}
+
+/// Objects of a size that it has not had yet go where larger ones have been.
+fn compressed_ram_that_is_denied_memory_uses_what_it_has() {
+    let device = DeviceSpec::Zram { size: 256 << 20, codec: Codec::default() };
+    let arena = Arena::builder().memory(16 << 20).device(device).build().unwrap();
+    let mut region = arena.map(64 * MIB).unwrap();
+    // One word in so many compresses badly.
+    let word = |at: usize, one_in: usize| {
+        if at.is_multiple_of(one_in) { (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) } else { 1 }
+    };
+    for one_in in [4, 8, 16, 32, 64] {
+        let words = || 0..64 * MIB / 8;
+        let of_bytes = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+        region.chunks_exact_mut(8).zip(words()).for_each(|(bytes, at)| {
+            bytes.copy_from_slice(&word(at, one_in).to_le_bytes());
+        });
+        assert!(region.chunks_exact(8).zip(words()).all(|(bytes, at)| of_bytes(bytes) == word(at, one_in)));
+        deny_more_than(writable_bytes() + MIB);
+    }
 }

@@ -201,6 +201,14 @@ impl Pool {
         ready.map_or_else(|| self.place(class, true), Ok)
     }
 
+    /// A place for an object of this class in pages that the pool has.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn allocate_in_pages(&self, class: SizeClass) -> Result<ObjectId, PoolFull> {
+        self.place(class, false)
+    }
+
     /// A place for an object of this class in the pool's pages, or in new ones if `may_grow`.
     fn place(&self, class: SizeClass, may_grow: bool) -> Result<ObjectId, PoolFull> {
         let mut groups = lock(&self.classes[class.index()]);

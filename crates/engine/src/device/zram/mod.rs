@@ -216,7 +216,7 @@ impl Store {
         let any = self.forget(slot.index(), order.nr_pages());
         drop(locked);
         // Not if nothing was freed, as for slots of a write that was refused for lack of memory.
-        if any && self.is_denied.load(Ordering::Relaxed) {
+        if any && self.is_denied.load(Ordering::SeqCst) {
             self.is_denied.store(false, Ordering::Relaxed);
         }
         if self.pool.empty_bytes() > self.pool.limit_bytes() / KEPT_EMPTY {
@@ -242,12 +242,7 @@ impl Store {
     fn place(&self, len: usize) -> Result<ObjectId, Refusal> {
         loop {
             if let Ok(object) = self.pool.allocate(len) {
-                // If the kernel has no memory for it, the device is full.
-                return self.open(object).map(|()| object).map_err(|_| {
-                    self.pool.free(object);
-                    self.is_denied.store(true, Ordering::Relaxed);
-                    Refusal::Full
-                });
+                return self.opened(object).or_else(|| self.place_in_open(len)).ok_or(Refusal::Full);
             }
             let groups = self.pool.take_empty(GIVEN_BACK);
             if groups.is_empty() {
@@ -255,6 +250,30 @@ impl Store {
             }
             self.give_back(groups);
         }
+    }
+
+    /// An object that was allocated, if its memory is accessible or can be made so. It is freed otherwise.
+    fn opened(&self, object: ObjectId) -> Option<ObjectId> {
+        let is_open = self.open(object).is_ok();
+        if !is_open {
+            self.pool.free(object);
+        }
+        is_open.then_some(object)
+    }
+
+    /// Allocates an object when the kernel has refused memory: in what is accessible, of any larger class. `None`: the
+    /// device is full until an object is freed.
+    fn place_in_open(&self, len: usize) -> Option<ObjectId> {
+        let place = || {
+            let classes = (SizeClass::of(len).index()..NR_CLASSES).map(SizeClass::from_index);
+            classes.filter_map(|class| self.pool.allocate_in_pages(class).ok()).find_map(|object| self.opened(object))
+        };
+        let denied = |is_denied| self.is_denied.store(is_denied, Ordering::SeqCst);
+        // What is freed before the second look is found by it; what is freed later finds that it was denied.
+        place().or_else(|| {
+            denied(true);
+            place().inspect(|_| denied(false))
+        })
     }
 
     /// Compresses a unit and stores it. Returns its compressed length.
