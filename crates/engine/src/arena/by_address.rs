@@ -259,6 +259,30 @@ impl RawSpace {
         })
     }
 
+    /// As [`RawSpace::replace`], by a call that the kernel may refuse: then what is still mapped has its content, and
+    /// is managed as before. Slower: what is mapped leaves its mapping first.
+    ///
+    /// # Errors
+    /// That of `replace`.
+    ///
+    /// # Safety
+    /// If `replace` succeeds, nobody relies on the content of the range.
+    pub unsafe fn try_replace<R, E>(
+        &self,
+        range: &Range<usize>,
+        replace: impl FnOnce(&Replaced<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.with(move |engine| {
+            let call = |managed: &[Range<usize>]| {
+                let done = replace(&Replaced { engine, managed })?;
+                self.holds.forget(engine, range);
+                Ok(done)
+            };
+            // SAFETY: the caller's promise.
+            unsafe { remap::replace(engine, range, call) }
+        })
+    }
+
     /// No longer manages a range, and leaves its content to the kernel, in RAM. `false`: some of it stays managed,
     /// because it is lost.
     #[must_use]

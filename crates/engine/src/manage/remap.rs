@@ -89,8 +89,7 @@ pub(crate) unsafe fn relocate(
     let kept = from.start..from.end.min(from.start + new_len);
     let tail = kept.end..from.end;
     let is_locked = !kept.is_empty() && engine.table().has_locked(&(kept.end - PAGE_SIZE..kept.end));
-    let lost: Vec<_> =
-        replaced.iter().chain([&tail]).flat_map(|part| pages::managed_parts(engine, part.clone())).collect();
+    let lost = replaced.iter().chain([&tail]).flat_map(|part| pages::managed_parts(engine, part.clone())).collect();
     let mut moving = Vec::new();
     for part in pages::managed_parts(engine, kept.clone()) {
         if let Err(error) = lift_part(engine, part, Purpose::Move { alike }, &mut moving) {
@@ -98,26 +97,17 @@ pub(crate) unsafe fn relocate(
             return Err(error);
         }
     }
-    let mut going = Vec::new();
-    for part in lost {
-        let _ = lift_part(engine, part, Purpose::Drop, &mut going); // needs no device
-    }
+    let going = lift_lost(engine, lost);
     // The kernel may merge what it moves with a neighbour. If that was registered, it would no longer be.
     let uffd = engine.uffd();
     let unregistered = moving.iter().try_for_each(|lifted| uffd.unregister(lifted.part.start, lifted.part.len()));
     let moved = unregistered.map_err(io::Error::from).and_then(|()| call());
     let Ok(at) = moved else {
         moving.into_iter().for_each(|lifted| lower(engine, lifted, 0, 0)); // it may have been moved away and back
-        for lifted in going {
-            let is_there = memory::is_mapped(lifted.part.clone());
-            if is_there { lower(engine, lifted, 0, 0) } else { discard(engine, lifted) }
-        }
+        put_back(engine, going);
         return moved;
     };
-    for lifted in going {
-        engine.table().note_unlocked(lifted.part.clone());
-        discard(engine, lifted);
-    }
+    discard_all(engine, going);
     move_locks(engine, &from, &kept, at);
     let mut more = new_len.saturating_sub(from.len());
     if is_locked && more > 0 {
@@ -139,6 +129,57 @@ pub(crate) unsafe fn relocate(
     compactd::look_for_whole(engine);
     moved
 }
+
+/// Drops the content of a range and no longer manages it, if `call` succeeds, which unmaps or replaces it. It is given
+/// the parts that were managed. If it fails, everything is as it was, but for what the kernel has unmapped.
+///
+/// # Errors
+/// That of `call`.
+///
+/// # Safety
+/// If `call` succeeds, nobody relies on the content of the range.
+pub(crate) unsafe fn replace<R, E>(
+    engine: &Engine,
+    range: &Range<usize>,
+    call: impl FnOnce(&[Range<usize>]) -> Result<R, E>,
+) -> Result<R, E> {
+    let _blocked = signals::block_all(); // a signal handler might touch the range, and would wait for this thread
+    let _changing = engine.table().changing();
+    let lost = pages::managed_parts(engine, range.clone());
+    let going = lift_lost(engine, lost.clone());
+    let done = call(&lost);
+    match &done {
+        Ok(_) => discard_all(engine, going),
+        Err(_) => put_back(engine, going),
+    }
+    compactd::look_for_whole(engine);
+    done
+}
+
+/// Lifts managed parts whose content is likely to be dropped.
+fn lift_lost(engine: &Engine, parts: Vec<Range<usize>>) -> Vec<Lifted> {
+    let mut going = Vec::new();
+    for part in parts {
+        let _ = lift_part(engine, part, Purpose::Drop, &mut going); // needs no device
+    }
+    going
+}
+
+/// The kernel has refused a call: what was lifted is put back, unless its mapping has gone nevertheless.
+fn put_back(engine: &Engine, going: Vec<Lifted>) {
+    for lifted in going {
+        let is_there = memory::is_mapped(lifted.part.clone());
+        if is_there { lower(engine, lifted, 0, 0) } else { discard(engine, lifted) }
+    }
+}
+
+fn discard_all(engine: &Engine, going: Vec<Lifted>) {
+    for lifted in going {
+        engine.table().note_unlocked(lifted.part.clone());
+        discard(engine, lifted);
+    }
+}
+
 /// Notes that what was locked in RAM is so at its new place.
 fn move_locks(engine: &Engine, from: &Range<usize>, kept: &Range<usize>, at: usize) {
     for part in engine.table().note_unlocked(from.clone()) {
@@ -184,7 +225,7 @@ fn lift(engine: &Engine, id: BlockId, pages: Range<usize>, purpose: Purpose) -> 
         unmap_before(&mut block, pages.clone(), purpose);
         (0..block.nr_folios()).for_each(|index| take_off_list(engine, &mut block, index));
         let mut content = block.take();
-        content.pinned = false; // what holds these addresses does not follow
+        content.pinned &= purpose == Purpose::Drop; // what holds these addresses does not follow
         block.set_sealed(pages, true);
         return Some(Entries::Block(Box::new(content)));
     }

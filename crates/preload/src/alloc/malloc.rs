@@ -286,11 +286,12 @@ export! {
 
 export! {
     fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
-        if !align.is_power_of_two() {
+        if !align.is_power_of_two() && c_library::minor_version() >= 38 {
             state::fail(libc::EINVAL);
             return null_mut();
         }
-        allocate(size, align, 0).cast()
+        // SAFETY: takes any sizes.
+        unsafe { memalign(align, size) }
     }
 }
 

@@ -16,9 +16,9 @@ use crate::ground::export::{export, real};
 use crate::ground::real::kernel;
 use crate::ground::{guard, state, waiting};
 use crate::memory::cover::{self, repeat, text};
+use crate::memory::known;
 
-/// Whether the program may have such a file, and one of page tables.
-static OPENED: AtomicBool = AtomicBool::new(false);
+/// Whether the program may have a file of page tables.
 static PAGEMAP_OPENED: AtomicBool = AtomicBool::new(false);
 
 /// Bytes that are brought in at a time.
@@ -39,7 +39,7 @@ unsafe fn note_path(path: *const c_char) {
     let path = unsafe { std::ffi::CStr::from_ptr(path) }.to_bytes();
     let is = |name: &[u8]| path.strip_suffix(name).is_some_and(|before| before.is_empty() || before.ends_with(b"/"));
     if is(b"mem") {
-        OPENED.store(true, Ordering::Relaxed);
+        known::note_memory_file();
     } else if is(b"pagemap") {
         PAGEMAP_OPENED.store(true, Ordering::Relaxed);
     }
@@ -111,7 +111,7 @@ opened_streams! {
 pub unsafe fn read_stream(stream: *mut FILE, len: usize, call: impl Fn(usize, usize) -> usize) -> Option<usize> {
     /// What a stream reads beyond what it was asked for.
     const BUFFER_BYTES: usize = 8 << 10;
-    if !OPENED.load(Ordering::Relaxed) || guard::inside() {
+    if !known::has_memory_file() || guard::inside() {
         return None;
     }
     // SAFETY: the caller's stream.
@@ -189,7 +189,7 @@ fn bring_in(process: pid_t, addr: usize, len: usize) -> bool {
 
 /// Whether a call on a descriptor may have found pages missing, for which it is repeated.
 fn is_short(result: isize, len: usize) -> bool {
-    OPENED.load(Ordering::Relaxed)
+    known::has_memory_file()
         && !guard::inside()
         && if result < 0 { state::errno() == libc::EIO } else { (result as usize) < len }
 }
@@ -420,7 +420,7 @@ export! {
 /// Whether calls by number on a descriptor are made as the functions are that repeat them: it is such a file, or one of
 /// page tables. All others are made so that a signal interrupts them.
 pub fn covers_numbers(fd: c_int) -> bool {
-    (OPENED.load(Ordering::Relaxed) || has_pagemap())
+    (known::has_memory_file() || has_pagemap())
         && !guard::inside()
         && state::keeping_errno(|| ["/mem", "/pagemap"].iter().any(|name| process_in(fd, name).is_some()))
 }

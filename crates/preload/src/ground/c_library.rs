@@ -33,6 +33,13 @@ static LOADER: Code = Code::new();
 
 static STATIC_TLS_BYTES: AtomicUsize = AtomicUsize::new(0);
 
+/// The second number of the C library's version.
+pub fn minor_version() -> u32 {
+    // SAFETY: a C string, which is always there.
+    let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) }.to_str().unwrap_or_default();
+    version.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or(0)
+}
+
 /// What is called for each object that is loaded, until it returns something else than 0.
 type EachObject = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
 

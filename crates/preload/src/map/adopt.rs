@@ -150,6 +150,15 @@ fn adopt_other_than(space: &RawSpace, seen: &[Range<usize>]) -> Vec<Range<usize>
     candidates
 }
 
+/// Has the engine manage memory of which it is not known whether it holds anything.
+pub fn as_it_is(space: &RawSpace, range: &Range<usize>) {
+    for start in range.clone().step_by(PART_BYTES) {
+        // SAFETY: private anonymous memory of the program's, about which this call is.
+        let adopted = unsafe { space.adopt(&(start..range.end.min(start + PART_BYTES))) };
+        managed::note_unmanaged(adopted);
+    }
+}
+
 fn is_plain(mapping: &Listed) -> bool {
     mapping.flags.iter().all(|flag| PLAIN.contains(&flag.as_str()))
 }

@@ -138,19 +138,29 @@ fn remove_guards(space: &RawSpace, range: &Range<usize>) -> c_int {
     result
 }
 
-/// Brings the managed parts in. While the kernel looks at them they are held, unless they are much of the budget.
+/// Brings the managed parts in, a few blocks at a time, which are held while the kernel looks at them. The first error
+/// ends the call, as in the kernel.
 fn populate(space: &RawSpace, range: &Range<usize>, advice: c_int) -> c_int {
+    const HELD_BYTES: usize = 2 * BLOCK_BYTES;
     let managed = space.managed_parts(range.clone());
-    if managed.iter().map(Range::len).sum::<usize>() as u64 > space.memory() / 4 {
-        state::keeping_errno(|| managed.iter().for_each(|part| space.touch(part.start, part.len())));
-        return advise_others(range, &managed, advice);
+    let others = others(range, &managed).into_iter().map(|part| (part.start, part.len(), false));
+    let in_steps = |part: &Range<usize>| {
+        let end = part.end;
+        part.clone().step_by(HELD_BYTES).map(move |at| (at, HELD_BYTES.min(end - at), true))
+    };
+    let mut steps: Vec<_> = managed.iter().flat_map(in_steps).chain(others).collect();
+    steps.sort_unstable();
+    for (at, len, is_managed) in steps {
+        // SAFETY: the program passes this range to the call.
+        state::keeping_errno(|| _ = is_managed.then(|| unsafe { space.hold(at, len) }));
+        let result = kernel_advise(&(at..at + len), advice);
+        // SAFETY: held above.
+        state::keeping_errno(|| _ = is_managed.then(|| unsafe { space.release_hold(at, len) }));
+        if result < 0 {
+            return result;
+        }
     }
-    // SAFETY: the program passes this range to the call.
-    state::keeping_errno(|| managed.iter().for_each(|part| _ = unsafe { space.hold(part.start, part.len()) }));
-    let result = kernel_advise(range, advice);
-    // SAFETY: held above.
-    state::keeping_errno(|| managed.iter().for_each(|part| unsafe { space.release_hold(part.start, part.len()) }));
-    result
+    0
 }
 
 /// Whether a range lies within a block, apart from its edges. The kernel collapses nothing there, and says so.
@@ -278,22 +288,6 @@ fn first_locked(space: &RawSpace, range: &Range<usize>) -> usize {
         if space.has_locked(&(free..middle)) { end = middle } else { free = middle }
     }
     free
-}
-
-/// As in the kernel, a hole is an error, but the rest is advised. Any other error ends the call.
-fn advise_others(range: &Range<usize>, managed: &[Range<usize>], advice: c_int) -> c_int {
-    let mut result = 0;
-    for part in others(range, managed) {
-        let advised = kernel_advise(&part, advice);
-        if advised < 0 && state::errno() != libc::ENOMEM {
-            return advised;
-        }
-        result = result.min(advised);
-    }
-    if result < 0 {
-        state::fail(libc::ENOMEM);
-    }
-    result
 }
 
 export! {

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::ground::real::kernel;
 use crate::ground::{guard, state};
-use crate::memory::known;
 use crate::memory::pages::are_possible;
+use crate::memory::{known, open_pages};
 use folioswap::PAGE_SIZE;
 
 /// Hands what is managed of a range over to the kernel, with its content, and what would be managed later. Parts whose
@@ -17,6 +17,7 @@ pub fn hand_over(range: &Range<usize>) {
     }
     let _guard = guard::enter();
     let _beginning = known::beginning();
+    open_pages::note_closed(range); // the kernel, or the program, may refuse to serve what is missing
     known::reserved().remove(range.clone());
     known::guarded().remove(range.clone());
     if !state::overlaps(range.start, range.len()) || space.managed_parts(range.clone()).is_empty() {

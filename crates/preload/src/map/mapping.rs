@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicIsize, Ordering};
 
-use folioswap::{BLOCK_BYTES, PAGE_SIZE, RawSpace};
+use folioswap::{BLOCK_BYTES, PAGE_SIZE, RawSpace, Replaced};
 use folioswap_sys::memory::{self, Reservation, place_apart};
 use folioswap_sys::{maps, own_calls};
 
@@ -213,18 +213,64 @@ pub unsafe fn unmap_blocks(space: &RawSpace, range: Range<usize>) {
     let _held = adopt::hold();
     known::forget(&range);
     // SAFETY: the caller's promise. A call that fails leaves the mapping, as zeros.
-    unsafe { replace(space, &range, false, || kernel!(libc::SYS_munmap, range.start, range.len()) as c_int) };
+    unsafe { replace(space, &range, REMOVES, || kernel!(libc::SYS_munmap, range.start, range.len()) as c_int) };
 }
 
-/// Calls the kernel to unmap or replace a range that has managed parts, and drops their content. `is_new`: if the call
-/// succeeds, the range is managed from then on. If it fails, the parts are managed as before.
+/// What a call does with a range that has managed parts.
+#[derive(Clone, Copy)]
+pub struct Replacing {
+    /// If it succeeds, the range is managed from then on.
+    pub is_new: bool,
+    /// The kernel may refuse it: something else lies in the range too, which may be sealed or of huge pages, or what
+    /// comes there may be locked.
+    pub may_fail: bool,
+}
+
+/// A call that unmaps nothing but managed memory. The kernel does that.
+pub const REMOVES: Replacing = Replacing { is_new: false, may_fail: false };
+
+impl Replacing {
+    /// A call that unmaps a range.
+    pub fn removing(space: &RawSpace, range: &Range<usize>) -> Self {
+        Replacing { may_fail: !is_all_managed(space, range), ..REMOVES }
+    }
+}
+
+pub fn is_all_managed(space: &RawSpace, range: &Range<usize>) -> bool {
+    space.managed_parts(range.clone()) == [range.clone()]
+}
+
+/// Calls the kernel to unmap or replace a range that has managed parts, and drops their content. If the call fails, the
+/// parts are managed as before, and those that the kernel was sure to unmap are empty.
 ///
 /// # Safety
 /// The program gives up what is there.
-pub unsafe fn replace<R: Outcome>(space: &RawSpace, range: &Range<usize>, is_new: bool, call: impl FnOnce() -> R) -> R {
+pub unsafe fn replace<R: Outcome>(
+    space: &RawSpace,
+    range: &Range<usize>,
+    Replacing { is_new, may_fail }: Replacing,
+    call: impl FnOnce() -> R,
+) -> R {
     if !may_divide(space, range) {
         state::fail(libc::ENOMEM);
         return R::failed();
+    }
+    if may_fail {
+        let call = |replaced: &Replaced<'_>| {
+            let result = call();
+            if result.has_failed() {
+                return Err((result, state::errno()));
+            }
+            if is_new {
+                // SAFETY: what the kernel has just mapped is private and anonymous.
+                state::keeping_errno(|| note_unmanaged(unsafe { replaced.manage(range.clone()) }));
+            }
+            Ok((result, state::errno()))
+        };
+        // SAFETY: the caller's promise.
+        let (result, errno) = unsafe { space.try_replace(range, call) }.unwrap_or_else(|refused| refused);
+        state::fail(errno);
+        return result;
     }
     managed::unlock(space, range);
     // SAFETY: the caller's promise. What the kernel has just mapped, or has left as it was, is private and anonymous.
@@ -277,9 +323,11 @@ unsafe fn map_over(
     let is_ours = is_manageable(flags);
     let _guard = guard::enter();
     let flags = if is_ours { flags & !libc::MAP_POPULATE } else { flags };
+    let replacing =
+        Replacing { is_new: is_ours && is_plain(access), may_fail: !is_ours || !is_all_managed(space, range) };
     // SAFETY: the program gives up what is there.
     unsafe {
-        replace(space, range, is_ours && is_plain(access), || {
+        replace(space, range, replacing, || {
             kernel_mmap(range.start as *mut c_void, range.len(), access, flags, fd, offset)
         })
     }
@@ -411,8 +459,9 @@ pub unsafe fn unmap(addr: *mut c_void, len: usize) -> c_int {
         if managed == 0 {
             return unmap();
         }
+        let replacing = Replacing { may_fail: managed < range.len(), ..REMOVES };
         // SAFETY: the program gives these pages up.
-        unsafe { replace(space, &range, false, unmap) }
+        unsafe { replace(space, &range, replacing, unmap) }
     })
 }
 

@@ -9,7 +9,7 @@ use crate::ground::real::own;
 use crate::ground::{guard, state};
 use crate::map::adopt;
 use crate::map::managed::manage;
-use crate::map::mapping::replace;
+use crate::map::mapping::{Replacing, replace};
 use crate::map::ring_places;
 use crate::memory::pages::pages;
 use crate::memory::refused;
@@ -54,8 +54,11 @@ fn change(wanted: usize, call: impl FnOnce() -> c_int) -> c_int {
         let gone = new..old;
         known::forget(&gone);
         return match state::space() {
-            // SAFETY: the program gives this memory up.
-            Some(space) if state::overlaps(gone.start, gone.len()) => unsafe { replace(space, &gone, false, call) },
+            Some(space) if state::overlaps(gone.start, gone.len()) => {
+                let replacing = Replacing::removing(space, &gone);
+                // SAFETY: the program gives this memory up.
+                unsafe { replace(space, &gone, replacing, call) }
+            }
             _ => call(),
         };
     }

@@ -19,8 +19,8 @@ use crate::memory::{key_rights, known, open_pages};
 const LOCK_TRIES: usize = 10;
 
 /// Called before a range gets another protection: has the reserved parts of it managed if it becomes writable. Nobody
-/// has written to them, so what is present is zeros. `key`: as of pkey_mprotect. Returns the parts that are readable
-/// and writable then.
+/// has written to them, unless by `/proc/self/mem`, so what is present is zeros. `key`: as of pkey_mprotect. Returns
+/// the parts that are readable and writable then.
 fn before_protecting(range: &Range<usize>, access: c_int, key: c_int) -> Vec<Range<usize>> {
     if access & PLAIN != PLAIN || key != -1 {
         open_pages::note_closed(range);
@@ -51,7 +51,10 @@ fn before_protecting(range: &Range<usize>, access: c_int, key: c_int) -> Vec<Ran
     }
     for part in parts.iter().cloned() {
         match state::space() {
-            Some(space) if !adopt::has_room(part.len()) => manage(space, part),
+            Some(space) if !adopt::has_room(part.len()) => match known::has_memory_file() {
+                true => adopt::as_it_is(space, &part),
+                false => manage(space, part),
+            },
             _ => note_ordinary(part),
         }
     }

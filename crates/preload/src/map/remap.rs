@@ -13,7 +13,7 @@ use crate::ground::{guard, state};
 use crate::map::adopt;
 use crate::map::listed::{self, Listed};
 use crate::map::managed::manage;
-use crate::map::mapping::{failed, replace};
+use crate::map::mapping::{Replacing, failed, replace};
 use crate::map::ring_places;
 use crate::memory::pages::{are_possible, pages};
 use crate::memory::refused;
@@ -170,8 +170,9 @@ fn resize(space: &RawSpace, request: &Request) -> io::Result<usize> {
             return request.call(0, 0);
         }
         known::forget(&tail);
+        let replacing = Replacing::removing(space, old);
         // SAFETY: the program gives up the tail.
-        return unsafe { replace(space, &tail, false, || request.call(0, 0)) };
+        return unsafe { replace(space, &tail, replacing, || request.call(0, 0)) };
     }
     let last = old.end - PAGE_SIZE..old.end;
     if space.has_locked(&last) {

@@ -9,7 +9,7 @@ use std::ptr::null;
 use crate::ground::export::export;
 use crate::ground::real::{kernel, own};
 use crate::ground::{guard, state};
-use crate::map::mapping::replace;
+use crate::map::mapping::{Replacing, replace};
 use crate::map::{adopt, ring_places};
 use crate::memory::known;
 use crate::memory::pages::{are_possible, pages};
@@ -53,9 +53,10 @@ export! {
             // SAFETY: attached just now, and known to nobody.
             unsafe { own!(libc::SYS_shmdt, trial) };
             known::forget(&range);
+            let replacing = Replacing { is_new: false, may_fail: true };
             match state::space().filter(|_| state::overlaps(range.start, range.len())) {
                 // SAFETY: the program gives up what is there.
-                Some(space) => unsafe { replace(space, &range, false, || attach(addr, flags)) },
+                Some(space) => unsafe { replace(space, &range, replacing, || attach(addr, flags)) },
                 None => attach(addr, flags),
             }
         })

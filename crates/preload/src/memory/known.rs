@@ -1,7 +1,7 @@
 //! What this library knows of the program's mappings beside what the engine manages.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use folioswap::{PAGE_SIZE, RangeSet};
 
@@ -32,6 +32,19 @@ static ORDINARY_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// The ordinary share of the budget.
 static SHARE_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the program may have `/proc/self/mem` open, by which it writes to memory of any protection.
+static HAS_MEMORY_FILE: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the program may have opened that file.
+pub fn note_memory_file() {
+    HAS_MEMORY_FILE.store(true, Ordering::Relaxed);
+}
+
+/// Whether memory without access may have content.
+pub fn has_memory_file() -> bool {
+    HAS_MEMORY_FILE.load(Ordering::Relaxed)
+}
 
 /// Held from when memory is taken out of a set until it is managed. Else another thread that finds it neither in the
 /// set nor managed could write to it before its content is dropped. Taken before the engine's locks.
