@@ -228,13 +228,13 @@ unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
                     }
                 })
             }
-            libc::SYS_write => transfer::send(b as *const _, c, pieces(Pieces::All), |at, len, _| {
+            libc::SYS_write => transfer::send(b as *const _, c, pieces(Pieces::All(fd)), |at, len, _| {
                 kernel!(number, fd, at, len) as isize
             }),
             libc::SYS_pread64 => transfer::receive(b as *mut _, c, pieces(Pieces::Available), |at, len, done| {
                 kernel!(number, fd, at, len, offset + done) as isize
             }),
-            libc::SYS_pwrite64 => transfer::send(b as *const _, c, pieces(Pieces::All), |at, len, done| {
+            libc::SYS_pwrite64 => transfer::send(b as *const _, c, pieces(Pieces::All(fd)), |at, len, done| {
                 kernel!(number, fd, at, len, offset + done) as isize
             }),
             libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 => {
@@ -281,7 +281,7 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
                 })
             }
             libc::SYS_sendto => {
-                let pieces = io::pieces(fd, b as *const _, c, Pieces::All);
+                let pieces = io::pieces(fd, b as *const _, c, Pieces::All(fd));
                 let to = copied::bytes(e as *const u8, f);
                 transfer::send(b as *const _, c, pieces, |at, len, done| {
                     kernel!(number, fd, at, len, io::sending_flags(done, flags), to.addr(), f) as isize

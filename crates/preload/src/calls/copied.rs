@@ -189,6 +189,9 @@ impl<T> Pointer for *mut T {
 /// The longest range that is copied. No call takes or returns more than this, apart from file and stream data.
 const MOST_BYTES: usize = 64 << 20;
 
+/// What a call writes at most that gets a longer range than this: a length that is none, or the largest there is.
+const MOST_WRITTEN_BYTES: usize = 1 << 20;
+
 /// Which part of a copy is written back to the program. Beside it, what the call has changed is: all else may be
 /// changed meanwhile by other threads, or by a handler that has interrupted the call.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -217,7 +220,7 @@ pub struct Copied {
 }
 
 impl Copied {
-    /// Copies `len` bytes if any of them are managed. If that is more than [`MOST_BYTES`], or there is no memory for a
+    /// Copies `len` bytes if any of them are managed. If more than [`MOST_BYTES`] are read, or there is no memory for a
     /// copy, the range is only faulted in, and may be evicted again.
     ///
     /// # Safety
@@ -231,8 +234,14 @@ impl Copied {
             let is_protected = access == Access::Write
                 && access::prefix(addr, len, Access::Write) < len
                 && access::prefix(addr, len, Access::Read) == len;
-            let is_copied = len <= MOST_BYTES && !is_protected;
-            let copy = if is_copied { Bounce::fitting(addr, len, access) } else { Err(()) };
+            let copy = match len {
+                _ if is_protected => Err(()),
+                ..=MOST_BYTES => Bounce::fitting(addr, len, access),
+                _ if access == Access::Write => {
+                    Bounce::beginning(addr, access::prefix(addr, MOST_WRITTEN_BYTES, access))
+                }
+                _ => Err(()),
+            };
             match copy {
                 Ok(Some(copy)) => {
                     // SAFETY: the program's range, of which the copy covers what may be accessed. Memory that may be
@@ -409,13 +418,13 @@ pub unsafe fn choice<P: Pointer>(at: P, (level, name, len): (i32, i32, *const so
     unsafe { named_items(at, len, if is_filter { size_of::<libc::sock_filter>() } else { 1 }) }
 }
 
-/// Copies `len` bytes, of which a call changes some.
+/// Copies `len` bytes that a call writes if it succeeds.
 ///
 /// # Safety
 /// `at` is null or the program's.
-pub unsafe fn changes<P: Pointer>(at: P, len: usize) -> Copied {
+pub unsafe fn whole<P: Pointer>(at: P, len: usize) -> Copied {
     // SAFETY: the caller upholds this function's own contract. Null is not managed.
-    Copied { written: Written::Changes, ..unsafe { Copied::new(at.addr(), len, true) } }
+    unsafe { Copied::new(at.addr(), len, true) }
 }
 
 /// The commands of System V that the libc crate lacks.

@@ -69,6 +69,7 @@ fn files(number: c_long) -> &'static [Argument] {
         SYS_getcwd => &[Writes(Word(1), 1)],
         SYS_getdents => &[Plain, Writes(Word(2), 1)],
         SYS_quotactl_fd => &[Plain, Plain, Plain, UNKNOWN],
+        SYS_sysfs => &[Plain, UNKNOWN, UNKNOWN],
         CACHESTAT => &[Plain, Read(16), Written(40)],
         STATMOUNT => &[UNKNOWN, Writes(Word(2), 1)],
         LISTMOUNT => &[UNKNOWN, Writes(Word(2), 8)],

@@ -24,8 +24,8 @@ fn events(count: c_int) -> usize {
 copied! {
     fn __poll_chk(list: *mut pollfd = polled(count), count: nfds_t, limit: c_int, room: usize) -> c_int;
     fn select, __select(
-        count: c_int, read: *mut fd_set = changes(set_bytes(count)), write: *mut fd_set = changes(set_bytes(count)),
-        other: *mut fd_set = changes(set_bytes(count)), limit: *mut timeval = value
+        count: c_int, read: *mut fd_set = whole(set_bytes(count)), write: *mut fd_set = whole(set_bytes(count)),
+        other: *mut fd_set = whole(set_bytes(count)), limit: *mut timeval = value
     ) -> c_int;
     fn thrd_sleep(time: *const timespec = value, left: *mut timespec = value) -> c_int;
     fn sigtimedwait(

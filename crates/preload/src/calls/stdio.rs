@@ -1,15 +1,15 @@
 //! Buffered streams. Their buffers are unmanaged (see `malloc`). What remains is the program's own memory, which a
-//! stream passes to the kernel unbuffered. It is held meanwhile, piece by piece.
+//! stream passes to the kernel unbuffered. It is transferred as by calls on the descriptor.
 
 use std::ffi::{c_char, c_int, c_void};
 
 use libc::FILE;
 
-use crate::calls::{pagemap, remote};
+use crate::calls::{io, pagemap, remote};
 use crate::ground::export::{export, real};
 use crate::ground::state;
 use crate::memory::cover;
-use crate::memory::held::{self, Held};
+use crate::memory::transfer::{self, NO_DESCRIPTOR, Pieces};
 
 real!(FREAD = c"fread": fn(*mut c_void, usize, usize, *mut FILE) -> usize);
 real!(FREAD_UNLOCKED = c"fread_unlocked": fn(*mut c_void, usize, usize, *mut FILE) -> usize);
@@ -19,6 +19,13 @@ real!(FPUTS = c"fputs": fn(*const c_char, *mut FILE) -> c_int);
 real!(FPUTS_UNLOCKED = c"fputs_unlocked": fn(*const c_char, *mut FILE) -> c_int);
 real!(PUTS = c"puts": fn(*const c_char) -> c_int);
 real!(SETVBUF = c"setvbuf": fn(*mut FILE, *mut c_char, c_int, usize) -> c_int);
+
+unsafe extern "C" {
+    static stdout: *mut FILE;
+    fn __fbufsize(stream: *mut FILE) -> usize;
+    fn flockfile(stream: *mut FILE);
+    fn funlockfile(stream: *mut FILE);
+}
 
 /// Shorter transfers go through the stream's buffer, unless it has none.
 const LEAST_BYTES: usize = 256;
@@ -35,30 +42,23 @@ pub unsafe fn written(stream: *mut FILE, len: usize, call: impl FnOnce() -> usiz
     }
 }
 
-/// Transfers items of `size` bytes in held pieces. `call` transfers one piece and returns its bytes; `whole` is the
-/// plain call.
-fn in_pieces(
-    at: usize,
-    size: usize,
-    count: usize,
-    whole: impl Fn() -> usize,
-    call: impl Fn(usize, usize) -> usize,
-) -> usize {
-    let Some(bytes) = size.checked_mul(count).filter(|&bytes| bytes >= LEAST_BYTES && cover::needed(at, bytes)) else {
-        return whole();
-    };
-    let mut done = 0;
-    while done < bytes {
-        let piece = held::piece(at + done, bytes - done);
-        let held = Held::new(at + done, piece);
-        let moved = call(at + done, piece);
-        drop(held);
-        done += moved;
-        if moved < piece {
-            break;
-        }
-    }
-    done / size
+/// How memory of the program's is transferred from or to a stream. `None`: by the plain call, which takes it through
+/// the stream's buffer, or does not need it in RAM.
+///
+/// # Safety
+/// The caller's stream.
+unsafe fn pieces(stream: *mut FILE, at: usize, bytes: Option<usize>) -> Option<Pieces> {
+    let bytes = bytes.filter(|&bytes| cover::needed(at, bytes))?;
+    // SAFETY: the caller's stream.
+    let (room, fd) = unsafe { (__fbufsize(stream), libc::fileno(stream)) };
+    // The C library goes on by itself where a signal interrupts it.
+    let pieces = || io::pieces(fd, at as *const c_void, bytes, Pieces::All(NO_DESCRIPTOR));
+    (bytes >= LEAST_BYTES || room < LEAST_BYTES).then(|| state::keeping_errno(pieces))
+}
+
+/// Whole items of `size` bytes in what was transferred.
+fn items(done: isize, size: usize) -> usize {
+    done.max(0) as usize / size
 }
 
 type Read = unsafe extern "C-unwind" fn(*mut c_void, usize, usize, *mut FILE) -> usize;
@@ -78,7 +78,14 @@ unsafe fn read(real: Read, at: *mut c_void, size: usize, count: usize, stream: *
     // SAFETY: as above.
     let done = match unsafe { remote::read_stream(stream, size.saturating_mul(count), from) } {
         Some(done) => done / size.max(1),
-        None => in_pieces(at as usize, size, count, whole, part),
+        // SAFETY: as above.
+        None => match unsafe { pieces(stream, at as usize, size.checked_mul(count)) } {
+            None => whole(),
+            Some(pieces) => {
+                let part = |at: *mut c_void, len, _| part(at as usize, len) as isize;
+                items(transfer::receive(at, size * count, pieces, part), size)
+            }
+        },
     };
     if let Some((fd, from)) = place {
         pagemap::after_read(fd, at, (done * size) as isize, Some(from));
@@ -124,43 +131,59 @@ export! {
     }
 }
 
+type Write = unsafe extern "C-unwind" fn(*const c_void, usize, usize, *mut FILE) -> usize;
+
+/// Writes items of `size` bytes by one of the C library's functions.
+///
+/// # Safety
+/// The caller's call.
+unsafe fn write(real: Write, at: *const c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
+    // SAFETY: the caller's call, whole or in pieces.
+    unsafe {
+        match pieces(stream, at as usize, size.checked_mul(count)) {
+            None => real(at, size, count, stream),
+            Some(pieces) => {
+                let part = |at: *const c_void, len, _| real(at, 1, len, stream) as isize;
+                items(transfer::send(at, size * count, pieces, part), size)
+            }
+        }
+    }
+}
+
 export! {
     fn fwrite(at: *const c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
-        let real = FWRITE.get();
-        // SAFETY: the caller's call, whole or in pieces.
-        let whole = || unsafe { real(at, size, count, stream) };
-        // SAFETY: as above.
-        in_pieces(at as usize, size, count, whole, |at, len| unsafe { real(at as *const c_void, 1, len, stream) })
+        // SAFETY: passes the caller's arguments on unchanged.
+        unsafe { write(FWRITE.get(), at, size, count, stream) }
     }
 }
 
 export! {
     fn fwrite_unlocked(at: *const c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
-        let real = FWRITE_UNLOCKED.get();
-        // SAFETY: the caller's call, whole or in pieces.
-        let whole = || unsafe { real(at, size, count, stream) };
-        // SAFETY: as above.
-        in_pieces(at as usize, size, count, whole, |at, len| unsafe { real(at as *const c_void, 1, len, stream) })
+        // SAFETY: passes the caller's arguments on unchanged.
+        unsafe { write(FWRITE_UNLOCKED.get(), at, size, count, stream) }
     }
 }
 
-/// The length of a string, if it is managed and long enough to matter.
+/// The length of a string that is not to be written by the plain call.
 ///
 /// # Safety
-/// `text` is a C string.
-unsafe fn managed_len(text: *const c_char) -> Option<usize> {
+/// `text` is a C string, and the stream the caller's.
+unsafe fn managed_len(text: *const c_char, stream: *mut FILE) -> Option<usize> {
     if !cover::needed(text as usize, 1) {
         return None;
     }
     // SAFETY: the caller upholds this function's own contract.
-    Some(unsafe { libc::strlen(text) }).filter(|&len| len >= LEAST_BYTES)
+    unsafe {
+        let len = libc::strlen(text);
+        pieces(stream, text as usize, Some(len)).map(|_| len)
+    }
 }
 
 export! {
     fn fputs(text: *const c_char, stream: *mut FILE) -> c_int {
         // SAFETY: the caller's call, or one that writes the bytes of its string.
         unsafe {
-            match managed_len(text) {
+            match managed_len(text, stream) {
                 None => FPUTS.get()(text, stream),
                 Some(len) if written(stream, len, || fwrite(text.cast(), 1, len, stream)) => 1,
                 Some(_) => libc::EOF,
@@ -173,7 +196,7 @@ export! {
     fn fputs_unlocked(text: *const c_char, stream: *mut FILE) -> c_int {
         // SAFETY: as above.
         unsafe {
-            match managed_len(text) {
+            match managed_len(text, stream) {
                 None => FPUTS_UNLOCKED.get()(text, stream),
                 Some(len) if written(stream, len, || fwrite_unlocked(text.cast(), 1, len, stream)) => 1,
                 Some(_) => libc::EOF,
@@ -184,11 +207,14 @@ export! {
 
 export! {
     fn puts(text: *const c_char) -> c_int {
-        // SAFETY: passes the caller's argument on unchanged. A long line is held up to the length of one piece.
+        // SAFETY: the caller's call, or one that writes the bytes of its line.
         unsafe {
-            let len = managed_len(text).unwrap_or(0);
-            let _held = Held::new(text as usize, held::piece(text as usize, len));
-            PUTS.get()(text)
+            let Some(len) = managed_len(text, stdout) else { return PUTS.get()(text) };
+            flockfile(stdout);
+            let is_written = written(stdout, len, || fwrite_unlocked(text.cast(), 1, len, stdout))
+                && FWRITE_UNLOCKED.get()(c"\n".as_ptr().cast(), 1, 1, stdout) == 1;
+            funlockfile(stdout);
+            if is_written { (len + 1).min(c_int::MAX as usize) as c_int } else { libc::EOF }
         }
     }
 }

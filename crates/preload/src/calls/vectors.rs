@@ -309,6 +309,7 @@ unsafe fn transfer(
     if total > isize::MAX as usize {
         return call(list, count, 0);
     }
+    let total = total.min(transfer::MOST_BYTES);
     let plan = state::keeping_errno(|| plan(fd, total, is_received));
     if plan.is_message && !is_received && total > plan.most {
         state::fail(libc::EMSGSIZE);
@@ -320,11 +321,15 @@ unsafe fn transfer(
     };
     let mut done = 0;
     loop {
-        let all = part(theirs, done, usize::MAX);
+        if done > 0 && !is_received && !plan.is_held && !transfer::goes_on(fd, libc::POLLOUT) {
+            state::fail(kept);
+            return done as isize;
+        }
+        let all = part(theirs, done, total - done);
         let may_hold = plan.is_held && total - done > plan.most;
         let _kept_out = if may_hold { guard::keep_handlers_out() } else { None }; // as in `cover`
         let held = if may_hold { held(&all) } else { None };
-        let own = if held.is_some() { all } else { part(theirs, done, plan.most) };
+        let own = if held.is_some() { all } else { part(theirs, done, plan.most.min(total - done)) };
         let want = bytes_of(&own);
         let result = if held.is_some() {
             call(own.as_ptr(), own.len() as c_int, done)

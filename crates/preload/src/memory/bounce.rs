@@ -47,6 +47,15 @@ impl Bounce {
         })
     }
 
+    /// For the beginning of a buffer, of at least `len` bytes that may be accessed. `Ok(None)`: there are none.
+    pub fn beginning(stands_for: usize, len: usize) -> Result<Option<Bounce>, ()> {
+        let end = (stands_for + len) & !(PAGE_SIZE - 1);
+        match end.saturating_sub(stands_for) {
+            0 => Ok(None),
+            room => Bounce::fenced(stands_for, room).map(Some).ok_or(()),
+        }
+    }
+
     /// For a buffer of the program's; how much of it may be accessed is found out. `Ok(None)`: nothing, so that the
     /// kernel may have the buffer itself. An error: there is no memory.
     pub fn fitting(stands_for: usize, len: usize, access: Access) -> Result<Option<Bounce>, ()> {

@@ -1,6 +1,10 @@
 //! Transfers of one buffer, through a bounce buffer or held, in one call or several, by the kind of its descriptor.
 
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::ptr::null;
+
+use folioswap::PAGE_SIZE;
 
 use crate::ground::real::own;
 use crate::ground::{guard, state};
@@ -9,6 +13,9 @@ use crate::memory::bounce::Bounce;
 use crate::memory::cover::needed;
 use crate::memory::held::{Grant, Held, piece, span};
 use crate::memory::size_limit;
+
+/// What the kernel transfers at most in one call.
+pub const MOST_BYTES: usize = i32::MAX as usize & !(PAGE_SIZE - 1);
 
 /// The longest transfer through a bounce buffer.
 const BOUNCE_BYTES: usize = 256 << 10;
@@ -76,14 +83,42 @@ pub enum Pieces {
     Storage,
     /// The kernel pins the buffer. Folios are held, however short the transfer is.
     Pinned,
-    /// Continue until everything is transferred, through a bounce buffer.
-    All,
+    /// Continue until everything is transferred, through a bounce buffer. Before a later piece this descriptor is
+    /// waited for ([`goes_on`]), unless it is [`NO_DESCRIPTOR`].
+    All(c_int),
     /// The same through a large one: a device may take each call for a record.
     Records,
-    /// As [`Pieces::All`], but only what is there: a call for a piece after the first is not to wait.
+    /// In the same way, but only what is there: a call for a piece after the first is not to wait.
     Available,
     /// One call for the whole message, through a bounce buffer of at most [`MOST_MESSAGE_BYTES`].
     Whole,
+}
+
+/// Where no signal is to interrupt a transfer between its pieces.
+pub const NO_DESCRIPTOR: c_int = -1;
+
+/// Waits until a stream gives or takes more, after a first piece. `false`: a signal has interrupted that, or it takes
+/// longer than the socket permits. The kernel's own call would have ended there with a part, even if the handler's
+/// calls are restarted; one for the next piece would not.
+pub fn goes_on(fd: c_int, events: i16) -> bool {
+    // SAFETY: the kernel reads and fills in locals of their sizes.
+    unsafe {
+        let flags = own!(libc::SYS_fcntl, fd, libc::F_GETFL);
+        if flags < 0 || flags as c_int & libc::O_NONBLOCK != 0 {
+            return true;
+        }
+        let option = if events == libc::POLLOUT { libc::SO_SNDTIMEO } else { libc::SO_RCVTIMEO };
+        let (mut limit, mut len) = (libc::timeval { tv_sec: 0, tv_usec: 0 }, size_of::<libc::timeval>() as u32);
+        own!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, option, &raw mut limit, &raw mut len);
+        let time = libc::timespec { tv_sec: limit.tv_sec, tv_nsec: limit.tv_usec * 1000 };
+        let limit = if time.tv_sec == 0 && time.tv_nsec == 0 { null() } else { &raw const time };
+        let mut polled = libc::pollfd { fd, events, revents: 0 };
+        match own!(libc::SYS_ppoll, &raw mut polled, 1usize, limit, null::<c_void>(), 0usize) {
+            0 => false,
+            1.. => true,
+            _ => state::errno() != libc::EINTR,
+        }
+    }
 }
 
 /// Receives into a buffer. `call(at, len, done)` is the system call for a piece that begins `done` bytes in.
@@ -96,7 +131,7 @@ pub fn receive(
     if pieces != Pieces::Pinned && !needed(buffer as usize, len) {
         return call(buffer, len, 0);
     }
-    transfer(buffer as usize, len, pieces, |at, len, done, held| {
+    transfer(buffer as usize, len, (pieces, libc::POLLIN), |at, len, done, held| {
         if held || !needed(at, len) {
             return call(at as *mut c_void, len, done);
         }
@@ -130,7 +165,7 @@ pub fn send(
         state::fail(libc::EMSGSIZE);
         return -1;
     }
-    transfer(buffer as usize, len, pieces, |at, len, done, held| {
+    transfer(buffer as usize, len, (pieces, libc::POLLOUT), |at, len, done, held| {
         if held || !needed(at, len) {
             return call(at as *const c_void, len, done);
         }
@@ -150,21 +185,39 @@ fn no_memory() -> isize {
     -1
 }
 
-fn transfer(buffer: usize, len: usize, pieces: Pieces, one: impl Fn(usize, usize, usize, bool) -> isize) -> isize {
-    let (mut done, kept) = (0, state::errno());
+/// Permission to hold a range, or what it begins with, and how much that is.
+fn granted(range: &Range<usize>) -> Option<(Grant, usize)> {
+    let first = range.start..range.start + piece(range.start, range.len());
+    [range.clone(), first].into_iter().find_map(|part| Some((Grant::of(span(&part))?, part.len())))
+}
+
+fn transfer(
+    buffer: usize,
+    len: usize,
+    (pieces, events): (Pieces, i16),
+    one: impl Fn(usize, usize, usize, bool) -> isize,
+) -> isize {
+    let (mut done, len, kept) = (0, len.min(MOST_BYTES), state::errno());
     loop {
         let at = buffer + done;
-        let held = matches!(pieces, Pieces::Storage | Pieces::Pinned);
-        let _kept_out = if held { guard::keep_handlers_out() } else { None }; // one could leave the hold by a jump
-        let rest = at..buffer.saturating_add(len);
-        let grant = if held { Grant::of(span(&rest)) } else { None };
-        let want = match pieces {
-            Pieces::Storage | Pieces::Pinned if grant.is_some() => rest.len(),
-            Pieces::Storage | Pieces::Pinned => piece(at, len - done),
-            Pieces::Records => RECORD_BYTES.min(len - done),
-            Pieces::Whole => MOST_MESSAGE_BYTES.min(len),
-            Pieces::All | Pieces::Available => BOUNCE_BYTES.min(len - done),
+        let may_hold = matches!(pieces, Pieces::Storage | Pieces::Pinned);
+        let _kept_out = if may_hold { guard::keep_handlers_out() } else { None }; // one could leave the hold by a jump
+        let grant = if may_hold { granted(&(at..buffer.saturating_add(len))) } else { None };
+        let held = grant.is_some() || pieces == Pieces::Pinned;
+        let want = match (pieces, &grant) {
+            (_, Some((_, granted))) => *granted,
+            (Pieces::Records, _) => RECORD_BYTES.min(len - done),
+            (Pieces::Whole, _) => MOST_MESSAGE_BYTES.min(len),
+            _ => BOUNCE_BYTES.min(len - done),
         };
+        if let Pieces::All(fd) = pieces
+            && done > 0
+            && fd != NO_DESCRIPTOR
+            && !goes_on(fd, events)
+        {
+            state::fail(kept);
+            return done as isize;
+        }
         let result = {
             let _held = held.then(|| Held::new(at, want));
             one(at, want, done, held)

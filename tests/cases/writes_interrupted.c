@@ -1,0 +1,40 @@
+// EXPECT: exit 0, last line "ok"
+// BUDGETS: 24M
+// A signal ends a write to a full pipe with what it has written, wherever that is in the buffer, although its handler
+// was installed with SA_RESTART.
+#include "cold.h"
+#include <sys/uio.h>
+static int ends[2];
+static size_t taken;
+static void on_alarm(int number) { (void)number; }
+static void *take(void *unused) {
+    static char bytes[2 * MIB];
+    (void)unused;
+    for (size_t done = 0; done < taken;) done += read(ends[0], bytes, taken - done);
+    return NULL;
+}
+static void write_until_full(char *memory, size_t len, int is_list) {
+    pthread_t thread;
+    if (pipe(ends)) exit(2);
+    taken = len - fcntl(ends[1], F_GETPIPE_SZ);
+    pthread_create(&thread, NULL, take, NULL);
+    alarm(2);
+    struct iovec list[2] = {{memory, MIB}, {memory + MIB, 3 * MIB}};
+    ssize_t written = is_list ? writev(ends[1], list, 2) : write(ends[1], memory, 4 * MIB);
+    CHECK(written == (ssize_t)len, "%zu bytes of %zu, list %d", (size_t)written, len, is_list);
+    alarm(0);
+    pthread_join(thread, NULL);
+    close(ends[0]);
+    close(ends[1]);
+}
+int main(void) {
+    start_engine();
+    char *memory = anonymous(4 * MIB);
+    memset(memory, 1, 4 * MIB);
+    send_out(memory, 4 * MIB);
+    struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &action, NULL);
+    write_until_full(memory, 256 << 10, 0);
+    write_until_full(memory, MIB, 1);
+    DONE;
+}
