@@ -16,7 +16,7 @@ use folioswap::{
 use folioswap_sys::{fault_stack, hidden_numbers, kept, own_calls, own_table, seat, seccomp};
 
 use crate::alloc::program_heap;
-use crate::calls::{by_number, dispatch, fork};
+use crate::calls::{by_number, dispatch, fork, limits};
 use crate::faults::{ours, signals, threads};
 use crate::ground::heap::PRIVATE;
 use crate::ground::state::{self, Phase};
@@ -184,6 +184,7 @@ fn begin(arena: Arena) {
         refuse_pins();
     }
     PRIVATE.leave_out_of_dumps();
+    limits::keep_room_at_start();
     state::adopt(arena);
     program_heap::prepare();
     state::set_phase(Phase::Managed);

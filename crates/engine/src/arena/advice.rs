@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use folioswap_core::{BlockId, List, State, Wish};
-use folioswap_sys::signals;
 
 use crate::engine::Engine;
 use crate::process::cpu::current_cpu;
@@ -52,7 +51,7 @@ pub(crate) fn follow(engine: &Engine, blocks: Range<usize>, advice: Advice) {
 
 /// Queues a range to be read in the background. `is_asked`: it waits for frames.
 fn read(engine: &Engine, blocks: Range<usize>, is_asked: bool) {
-    let _blocked = signals::block_all(); // a handler's fault might queue a window too
+    let _inside = engine.enter(); // a handler's fault might queue a window too; a fork's child must find no lock taken
     // Reading more than the frames that can be spared would only evict what was just read.
     let end = blocks.end.min(blocks.start + engine.ram().budget_blocks() / 2);
     let blocks = BlockId::from_index(blocks.start)..BlockId::from_index(end);

@@ -396,7 +396,7 @@ impl RawSpace {
     /// # Safety
     /// Nobody relies on the content of these pages.
     pub unsafe fn offer(&self, range: Range<usize>) {
-        self.inside(move |engine| discard::offer(engine, &range));
+        self.with(move |engine| discard::offer(engine, &range));
     }
 
     /// Follows advice that changes no content: [`Advice::DontNeed`] does nothing here. All advice applies to the whole

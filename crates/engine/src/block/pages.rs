@@ -170,8 +170,11 @@ impl Block<'_> {
         for at in (0..pages).filter(|page| !self.is_sealed(index * order.nr_pages() + page)) {
             let len = order.bytes() / pages;
             // SAFETY: the caller has locked the block. These pages are managed, and their content no longer needed.
-            if let Err(refused) = unsafe { self.ram().mapper().discard(addr + at * len, len) } {
-                fatal::die(&format!("a folio could not be dropped: {error}, {refused}"));
+            match unsafe { self.ram().mapper().discard(addr + at * len, len) } {
+                Ok(()) => {}
+                // Its mapping is gone, or another one is there, made in a way that is not seen.
+                Err(MapError::Refused(libc::ENOMEM | libc::EINVAL)) => {}
+                Err(refused) => fatal::die(&format!("a folio could not be dropped: {error}, {refused}")),
             }
         }
         self.folio_mut(index).set_out();

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use folioswap_core::{Ahead, BlockId, CpuId, FrameId, List, Order, SlotId, State};
+use folioswap_core::{Ahead, BlockId, CpuId, FrameId, List, Order, SlotId, State, Watermarks};
 
 use crate::block::Block;
 use crate::device::checksum;
@@ -94,8 +94,7 @@ pub(crate) fn run(engine: &Engine) {
 /// Reads the first blocks of a window, and queues the rest.
 fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, window: &Window) {
     // Reclaim begins with the window, not when the window has used its frames up.
-    let counts = engine.ram().zones().counts();
-    if counts.available() < counts.watermarks.high {
+    if !has_frames_above(engine, thread, |watermarks| watermarks.high) {
         engine.ram().reclaim_wanted().signal();
     }
     let end = window.blocks.end.index().min(window.blocks.start.index() + AT_ONCE);
@@ -104,7 +103,7 @@ fn read_window<'e>(engine: &'e Engine, reads: &mut Reads<'e>, thread: u32, windo
         loop {
             reads.collect();
             // Reclaim frees frames while the reads in flight end.
-            while !reads.in_flight.has_room() || (!reads.is_empty() && !has_spare_frames(engine)) {
+            while !reads.in_flight.has_room() || (!reads.is_empty() && !has_spare_frames(engine, thread)) {
                 finish(engine, reads, true);
             }
             if engine.stopping() {
@@ -183,9 +182,16 @@ fn has_more(block: &Block<'_>) -> bool {
 }
 
 /// Whether there are frames for a block besides reclaim's reserve.
-fn has_spare_frames(engine: &Engine) -> bool {
-    let counts = engine.ram().zones().counts();
-    counts.available() >= counts.watermarks.min + Order::HUGE.nr_pages()
+fn has_spare_frames(engine: &Engine, thread: u32) -> bool {
+    has_frames_above(engine, thread, |watermarks| watermarks.min + Order::HUGE.nr_pages())
+}
+
+/// Whether so many frames are available. Not while the process forks: the child must find no zone locked.
+fn has_frames_above(engine: &Engine, thread: u32, mark: impl FnOnce(&Watermarks) -> usize) -> bool {
+    engine.gate().try_enter(thread).is_some_and(|_pass| {
+        let counts = engine.ram().zones().counts();
+        counts.available() >= mark(&counts.watermarks)
+    })
 }
 
 /// A wait for the frames of a block.

@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use folioswap_core::{BlockId, CpuId, FolioId, Order, PAGE_SIZE, PIECE, SlotId, State};
 use folioswap_sys::descriptor::Descriptor;
+use folioswap_sys::memory;
 
 use crate::arena::Arena;
 use crate::arena::advice::{self, Advice};
+use crate::arena::by_address::Replaced;
 use crate::arena::region::{ArenaVec, Region};
 use crate::config::error::Error;
 use crate::config::folio_size::FolioSize;
@@ -336,6 +338,34 @@ fn what_is_dropped_in_part_while_it_leaves_is_not_read_for_it() {
         }
     });
     assert_eq!(arena.stats().io_errors, 0);
+}
+
+/// The kernel unmaps, or refuses to, a part of a piece that cannot be read at that moment.
+#[test]
+fn what_is_replaced_in_part_while_it_cannot_be_read_is_gone() {
+    for is_refused in [false, true] {
+        let (device, faults) = bad_device();
+        let arena = Arena::builder().memory(16 << 20).build_on(vec![device]).unwrap();
+        let mut region = arena.map_with(2 * MIB, FolioSize::Fixed(PIECE)).unwrap();
+        (0..region.len()).step_by(PAGE_SIZE).for_each(|at| region[at] = at_page(at));
+        send_out(&arena);
+        let addr = region.as_ptr() as usize;
+        faults.reads_fail.store(true, Ordering::SeqCst);
+        let call = |_: &Replaced<'_>| match is_refused {
+            true => Err(()),
+            // SAFETY: a part of the region, which this test no longer uses.
+            false => unsafe { memory::unmap(addr, 8 * PAGE_SIZE) }.map_err(|_| ()),
+        };
+        // SAFETY: as above.
+        let replaced = unsafe { arena.raw().try_replace(&(addr..addr + 8 * PAGE_SIZE), call) };
+        assert_eq!(replaced.is_err(), is_refused);
+        faults.reads_fail.store(false, Ordering::SeqCst);
+        // The rest of the piece cannot be verified any more, and is no zeros either.
+        let told = |at| touch(&arena, arena.engine().table().page_at(addr + at)).is_err();
+        assert!(told(8 * PAGE_SIZE) && told(0) == is_refused);
+        assert!((PIECE.bytes()..region.len()).step_by(PAGE_SIZE).all(|at| region[at] == at_page(at)));
+        std::mem::forget((region, arena)); // a part of it is unmapped
+    }
 }
 
 #[test]

@@ -26,7 +26,7 @@ use crate::map::hand_over::hand_over;
 use crate::map::{advice, footprint, program_break, protection, remap, segments};
 use crate::memory::access::{self, Access};
 use crate::memory::cover;
-use crate::memory::transfer::{self, Pieces};
+use crate::memory::transfer::{self, NO_DESCRIPTOR, Pieces};
 use crate::memory::{pages, resident};
 
 type Words = [usize; 6];
@@ -228,15 +228,17 @@ unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
                     }
                 })
             }
-            libc::SYS_write => transfer::send(b as *const _, c, pieces(Pieces::All(fd)), |at, len, _| {
+            libc::SYS_write => transfer::send(b as *const _, c, pieces(Pieces::All(NO_DESCRIPTOR)), |at, len, _| {
                 kernel!(number, fd, at, len) as isize
             }),
             libc::SYS_pread64 => transfer::receive(b as *mut _, c, pieces(Pieces::Available), |at, len, done| {
                 kernel!(number, fd, at, len, offset + done) as isize
             }),
-            libc::SYS_pwrite64 => transfer::send(b as *const _, c, pieces(Pieces::All(fd)), |at, len, done| {
-                kernel!(number, fd, at, len, offset + done) as isize
-            }),
+            libc::SYS_pwrite64 => {
+                transfer::send(b as *const _, c, pieces(Pieces::All(NO_DESCRIPTOR)), |at, len, done| {
+                    kernel!(number, fd, at, len, offset + done) as isize
+                })
+            }
             libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 => {
                 vectors::receive(fd, list, count, |list, count, done| {
                     kernel!(number, fd, list, count, vectors::offset_after(d as i64, done), e, f) as isize
@@ -271,7 +273,10 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
     Some(unsafe {
         match number {
             libc::SYS_recvfrom => {
-                let pieces = io::receiving(fd, b as *const _, c, flags);
+                let pieces = match io::receiving(fd, b as *const _, c, flags) {
+                    Pieces::All(_) => Pieces::All(NO_DESCRIPTOR), // no cancellation point
+                    pieces => pieces,
+                };
                 io::with_address(e as *mut sockaddr, f as *mut socklen_t, |from, from_len| {
                     transfer::receive(b as *mut _, c, pieces, |at, len, done| {
                         let Some(flags) = io::receiving_flags(fd, pieces, done, flags) else { return -1 };
@@ -281,7 +286,7 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
                 })
             }
             libc::SYS_sendto => {
-                let pieces = io::pieces(fd, b as *const _, c, Pieces::All(fd));
+                let pieces = io::pieces(fd, b as *const _, c, Pieces::All(NO_DESCRIPTOR));
                 let to = copied::bytes(e as *const u8, f);
                 transfer::send(b as *const _, c, pieces, |at, len, done| {
                     kernel!(number, fd, at, len, io::sending_flags(done, flags), to.addr(), f) as isize

@@ -132,6 +132,7 @@ pub fn receiving(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> 
     let other = match flags & libc::MSG_WAITALL {
         _ if is_once => Pieces::Whole,
         0 => Pieces::Available,
+        _ if flags & libc::MSG_DONTWAIT != 0 => Pieces::All(NO_DESCRIPTOR),
         _ => Pieces::All(fd),
     };
     pieces(fd, buffer, len, other)

@@ -101,6 +101,9 @@ fn change(place: &Place, theirs: Option<Limits>) -> (isize, Limits) {
     let kernels = kernels(place.what);
     let before = if set.share > 0 && kernels == set.kernels { set.theirs } else { kernels };
     let Some(theirs) = theirs else { return (0, before) };
+    if place.what == libc::RLIMIT_DATA {
+        keep_room(theirs[0]);
+    }
     if set.share == 0 {
         set.share = share(place.what);
     }
@@ -126,6 +129,23 @@ fn has_share(what: u32, limit: u64) -> bool {
     // A filter may kill who opens a file.
     let is_read = what == libc::RLIMIT_AS && !own_calls::is_used();
     is_read && resident::mapped_bytes().is_some_and(|mapped| limit >= mapped)
+}
+
+/// What of a limit of data is kept for records, and takes part of the engine's share. The program would use it up.
+const RECORDS_BYTES: u64 = 8 << 20;
+const PART_FOR_RECORDS: u64 = 128;
+
+/// Keeps room for records in a limit of data.
+pub fn keep_room(limit: u64) {
+    let bytes = RECORDS_BYTES + limit / PART_FOR_RECORDS;
+    if limit != RLIM64_INFINITY {
+        heap::PRIVATE.open_ahead(bytes as usize);
+    }
+}
+
+/// The same for the limit that the program was started with.
+pub fn keep_room_at_start() {
+    keep_room(kernels(libc::RLIMIT_DATA)[0]);
 }
 
 /// The engine's share of what counts in a limit.

@@ -305,6 +305,7 @@ unsafe fn transfer(
     let needed = possible.filter(|list| is_needed(fd, list));
     state::fail(kept);
     let Some(theirs) = needed else { return call(list, count, 0) };
+    let theirs = &part(theirs, 0, usize::MAX); // it may lie in its own buffers
     let total = bytes_of(theirs);
     if total > isize::MAX as usize {
         return call(list, count, 0);
@@ -321,10 +322,6 @@ unsafe fn transfer(
     };
     let mut done = 0;
     loop {
-        if done > 0 && !is_received && !plan.is_held && !transfer::goes_on(fd, libc::POLLOUT) {
-            state::fail(kept);
-            return done as isize;
-        }
         let all = part(theirs, done, total - done);
         let may_hold = plan.is_held && total - done > plan.most;
         let _kept_out = if may_hold { guard::keep_handlers_out() } else { None }; // as in `cover`
@@ -425,7 +422,10 @@ export! {
 export! {
     fn writev(fd: c_int, list: *const iovec, count: c_int) -> isize {
         // SAFETY: as above.
-        unsafe { send(fd, list, count, |list, count, _| {
+        unsafe { send(fd, list, count, |list, count, done| {
+            if done > 0 && !transfer::goes_on(fd, libc::POLLOUT) {
+                return -1;
+            }
             remote::transfer_list(fd, (list, count as usize), None, || WRITEV.get()(fd, list, count))
         }) }
     }

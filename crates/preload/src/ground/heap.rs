@@ -86,24 +86,35 @@ struct Span {
 // SAFETY: the cells are accessed only through the heap, under its lock.
 unsafe impl Send for Span {}
 
+impl Span {
+    /// Makes the first `bytes` usable. `false`: the kernel refuses, or the span is shorter. The caller holds the heap's
+    /// lock.
+    fn open_to(&self, bytes: usize) -> bool {
+        // SAFETY: the heap's lock is held, so these references are exclusive.
+        let (all, open) = unsafe { (&*self.all.get(), &mut *self.open.get()) };
+        let wanted = bytes.next_multiple_of(OPENED_BYTES);
+        if bytes <= *open {
+            return true;
+        }
+        if wanted > all.len() || !make_usable(all.start + *open, wanted - *open) {
+            return false;
+        }
+        OPENED_SO_FAR.fetch_add(wanted - *open, Ordering::Relaxed);
+        *open = wanted;
+        true
+    }
+}
+
 // SAFETY: every piece is fresh, zeroed, readable and writable memory that is handed out once.
 unsafe impl dlmalloc::Allocator for Span {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         // SAFETY: the caller holds the heap's lock, so these references are exclusive.
-        let (all, taken, open) = unsafe { (&mut *self.all.get(), &mut *self.taken.get(), &mut *self.open.get()) };
+        let (all, taken) = unsafe { (&mut *self.all.get(), &mut *self.taken.get()) };
         if all.start == 0 {
             *all = reserve();
         }
-        if size > all.len() - *taken {
+        if !self.open_to(*taken + size) {
             return (std::ptr::null_mut(), 0, 0);
-        }
-        if *taken + size > *open {
-            let wanted = (*taken + size).next_multiple_of(OPENED_BYTES);
-            if !make_usable(all.start + *open, wanted - *open) {
-                return (std::ptr::null_mut(), 0, 0);
-            }
-            OPENED_SO_FAR.fetch_add(wanted - *open, Ordering::Relaxed);
-            *open = wanted;
         }
         let piece = all.start + *taken;
         *taken += size;
@@ -187,6 +198,16 @@ impl Heap {
         let span = self.span();
         // SAFETY: changes neither content nor access.
         unsafe { own!(libc::SYS_madvise, span.start, span.len(), libc::MADV_DONTDUMP) };
+    }
+
+    /// Makes memory usable that is not needed yet, so that nobody else uses up what a limit permits.
+    pub fn open_ahead(&self, bytes: usize) {
+        self.locked(|heap| {
+            let span = heap.allocator();
+            // SAFETY: the lock is held.
+            let taken = unsafe { *span.taken.get() };
+            span.open_to(taken + bytes);
+        });
     }
 
     /// Bytes in allocated blocks.
@@ -369,7 +390,7 @@ pub struct Global;
 unsafe impl GlobalAlloc for Global {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _guard = guard::enter();
-        PRIVATE.allocate(layout.size(), layout.align())
+        needed(PRIVATE.allocate(layout.size(), layout.align()), layout.size())
     }
 
     unsafe fn dealloc(&self, block: *mut u8, _layout: Layout) {
@@ -382,7 +403,7 @@ unsafe impl GlobalAlloc for Global {
         let _guard = guard::enter();
         if layout.align() <= ALIGNMENT {
             // SAFETY: the caller returns a block that `alloc` gave out.
-            return unsafe { PRIVATE.resize(block, size) };
+            return needed(unsafe { PRIVATE.resize(block, size) }, size);
         }
         let moved = PRIVATE.allocate(size, layout.align());
         if !moved.is_null() {
@@ -392,8 +413,19 @@ unsafe impl GlobalAlloc for Global {
                 PRIVATE.release(block);
             }
         }
-        moved
+        needed(moved, size)
     }
+}
+
+/// A block, or its refusal if the caller can do without: records are small, and the program cannot.
+fn needed(block: *mut u8, size: usize) -> *mut u8 {
+    const MOST_RECORD_BYTES: usize = 256 << 10;
+    if block.is_null() && size <= MOST_RECORD_BYTES {
+        let why = "out of memory for records of what was swapped out: the kernel refuses more, perhaps because of a limit \
+                   (ulimit -d, -v); raise it";
+        state::end(folioswap::ExitStatus::OutOfMemory, why);
+    }
+    block
 }
 
 #[cfg(test)]

@@ -290,13 +290,25 @@ pub unsafe fn replace<R: Outcome>(
     }
 }
 
-/// The size of the pages that a mapping is made of: munmap takes nothing smaller.
-fn huge_page_bytes(flags: c_int) -> usize {
+/// The size of the pages that a mapping is made of: mmap and munmap take nothing smaller.
+fn page_bytes(flags: c_int, fd: c_int) -> usize {
+    let is_file = flags & libc::MAP_ANONYMOUS == 0;
     match (flags & libc::MAP_HUGETLB != 0, flags as u32 >> libc::MAP_HUGE_SHIFT & 0x3f) {
+        _ if is_file => state::keeping_errno(|| huge_file_page_bytes(fd)).unwrap_or(PAGE_SIZE),
         (false, _) => PAGE_SIZE,
         (true, 0) => BLOCK_BYTES, // the default on this architecture, unless the kernel was started with another
         (true, exponent) => 1 << exponent,
     }
+}
+
+/// The size of the pages of a file of huge pages; `None`: it is another file.
+fn huge_file_page_bytes(fd: c_int) -> Option<usize> {
+    // SAFETY: all zeroes is a valid `statfs`, which the kernel fills in.
+    let about = unsafe {
+        let mut about: libc::statfs = std::mem::zeroed();
+        (own!(libc::SYS_fstatfs, fd, &raw mut about) == 0).then_some(about)?
+    };
+    (about.f_type == libc::HUGETLBFS_MAGIC).then_some(about.f_bsize as usize)
 }
 
 /// Maps over managed memory. First the same is mapped elsewhere, so that most of what the kernel refuses leaves what is
@@ -318,7 +330,7 @@ unsafe fn map_over(
         if trial == libc::MAP_FAILED {
             return trial;
         }
-        own!(libc::SYS_munmap, trial, trial_len.next_multiple_of(huge_page_bytes(flags)));
+        own!(libc::SYS_munmap, trial, trial_len.next_multiple_of(page_bytes(flags, fd)));
     }
     let is_ours = is_manageable(flags);
     let _guard = guard::enter();
@@ -337,7 +349,8 @@ unsafe fn map_over(
 fn maps_zeros(access: c_int, flags: c_int, fd: c_int, offset: i64) -> bool {
     let kind = flags & (libc::MAP_TYPE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB); // it has no huge pages
     let is_private_file = kind == libc::MAP_PRIVATE && fd >= 0;
-    let may_be = is_private_file && access & libc::PROT_EXEC == 0 && (offset as usize).is_multiple_of(PAGE_SIZE);
+    let is_offset = offset >= 0 && (offset as usize).is_multiple_of(PAGE_SIZE);
+    let may_be = is_private_file && access & libc::PROT_EXEC == 0 && is_offset;
     if !may_be || guard::inside() || !state::may_manage() {
         return false;
     }
@@ -394,11 +407,13 @@ pub unsafe fn map(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd
             return mapped;
         };
         let flags = without_reserve(flags);
-        let range = addr as usize..(addr as usize).saturating_add(pages(len));
+        let may_replace = flags & libc::MAP_FIXED != 0;
+        let unit = if may_replace { page_bytes(flags, fd) } else { PAGE_SIZE };
+        let whole_len = pages(len).checked_next_multiple_of(unit).unwrap_or(pages(len));
+        let range = addr as usize..(addr as usize).saturating_add(whole_len);
         if !addr.is_null() {
             ring_places::make_way(&range);
         }
-        let may_replace = flags & libc::MAP_FIXED != 0;
         let _guard = may_replace.then(guard::enter);
         let _held = if may_replace { adopt::hold() } else { None };
         let is_fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
@@ -422,7 +437,7 @@ pub unsafe fn map(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd
             }
         };
         if mapped != libc::MAP_FAILED {
-            let range = mapped as usize..mapped as usize + pages(len);
+            let range = mapped as usize..mapped as usize + whole_len;
             note_mapped(space, range, access, flags, (is_ours, replaces));
         } else if state::errno() == libc::ENOMEM {
             refused::note(pages(len));

@@ -13,7 +13,7 @@ use crate::map::mapping::{Replacing, replace};
 use crate::map::{adopt, ring_places};
 use crate::memory::known;
 use crate::memory::pages::{are_possible, pages};
-use folioswap::PAGE_SIZE;
+use folioswap::{BLOCK_BYTES, PAGE_SIZE};
 
 /// The size of a segment; `None` if the kernel does not tell.
 fn size_of_segment(id: c_int) -> Option<usize> {
@@ -22,6 +22,19 @@ fn size_of_segment(id: c_int) -> Option<usize> {
     state::keeping_errno(|| unsafe {
         (kernel!(libc::SYS_shmctl, id, libc::IPC_STAT, about.as_mut_ptr()) == 0).then(|| about.assume_init().shm_segsz)
     })
+}
+
+/// Detaches what was attached just now. Returns whether it is made of huge pages, of which the kernel unmaps no part.
+///
+/// # Safety
+/// Nobody knows of it.
+unsafe fn is_huge_detached(at: *mut c_void, len: usize) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let is_huge = own!(libc::SYS_munmap, at, PAGE_SIZE) != 0;
+        own!(libc::SYS_munmap, at, if is_huge { len.next_multiple_of(BLOCK_BYTES) } else { len });
+        is_huge
+    }
 }
 
 /// Where a segment comes over other memory.
@@ -51,7 +64,10 @@ export! {
                 return trial;
             }
             // SAFETY: attached just now, and known to nobody.
-            unsafe { own!(libc::SYS_shmdt, trial) };
+            let range = match unsafe { is_huge_detached(trial, range.len()) } {
+                true => range.start..range.end.next_multiple_of(BLOCK_BYTES),
+                false => range,
+            };
             known::forget(&range);
             let replacing = Replacing { is_new: false, may_fail: true };
             match state::space().filter(|_| state::overlaps(range.start, range.len())) {

@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::ptr::null;
 
 use folioswap::PAGE_SIZE;
+use libc::{nfds_t, pollfd, sigset_t, timespec};
 
+use crate::ground::export::real;
 use crate::ground::real::own;
 use crate::ground::{guard, state};
 use crate::memory::access::Access;
@@ -97,27 +99,38 @@ pub enum Pieces {
 /// Where no signal is to interrupt a transfer between its pieces.
 pub const NO_DESCRIPTOR: c_int = -1;
 
-/// Waits until a stream gives or takes more, after a first piece. `false`: a signal has interrupted that, or it takes
-/// longer than the socket permits. The kernel's own call would have ended there with a part, even if the handler's
-/// calls are restarted; one for the next piece would not.
+/// Waits until a socket gives, or a pipe takes, more after a first piece: a cancellation point, as the transfer is.
+/// `false`: a signal has interrupted that, or it takes longer than the socket permits. The kernel's own call would have
+/// ended there with a part, even if the handler's calls are restarted; one for the next piece would not. A socket is
+/// not waited for until it takes more: it may take a part before poll says so.
 pub fn goes_on(fd: c_int, events: i16) -> bool {
+    real!(PPOLL = c"ppoll": fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int);
+    if events == libc::POLLOUT && !is_pipe(fd) {
+        return true;
+    }
     // SAFETY: the kernel reads and fills in locals of their sizes.
     unsafe {
         let flags = own!(libc::SYS_fcntl, fd, libc::F_GETFL);
         if flags < 0 || flags as c_int & libc::O_NONBLOCK != 0 {
             return true;
         }
-        let option = if events == libc::POLLOUT { libc::SO_SNDTIMEO } else { libc::SO_RCVTIMEO };
         let (mut limit, mut len) = (libc::timeval { tv_sec: 0, tv_usec: 0 }, size_of::<libc::timeval>() as u32);
-        own!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, option, &raw mut limit, &raw mut len);
-        let time = libc::timespec { tv_sec: limit.tv_sec, tv_nsec: limit.tv_usec * 1000 };
+        own!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &raw mut limit, &raw mut len);
+        let time = timespec { tv_sec: limit.tv_sec, tv_nsec: limit.tv_usec * 1000 };
         let limit = if time.tv_sec == 0 && time.tv_nsec == 0 { null() } else { &raw const time };
-        let mut polled = libc::pollfd { fd, events, revents: 0 };
-        match own!(libc::SYS_ppoll, &raw mut polled, 1usize, limit, null::<c_void>(), 0usize) {
+        match PPOLL.get()(&mut pollfd { fd, events, revents: 0 }, 1, limit, null()) {
             0 => false,
             1.. => true,
             _ => state::errno() != libc::EINTR,
         }
+    }
+}
+
+fn is_pipe(fd: c_int) -> bool {
+    // SAFETY: all zeroes is a valid `stat`, which the kernel fills in.
+    unsafe {
+        let mut about: libc::stat = std::mem::zeroed();
+        own!(libc::SYS_fstat, fd, &raw mut about) == 0 && about.st_mode & libc::S_IFMT == libc::S_IFIFO
     }
 }
 

@@ -393,8 +393,8 @@ impl Device for ZramDevice {
 
     fn has_room(&self, order: Order) -> bool {
         let pool = &self.store.pool;
-        if self.store.is_denied.load(Ordering::Relaxed) {
-            return false;
+        if self.store.is_denied.load(Ordering::Relaxed) && pool.object_bytes() > 0 {
+            return false; // an empty one tries again: nothing will be freed
         }
         // Worst case: nothing compresses, each unit begins a new group, and the words of the slots must be allocated.
         let most = order.bytes() + order.bytes() / 8 + 2 * UNIT.bytes();
@@ -457,5 +457,7 @@ mod tests {
         assert!(!device.has_room(Order::PAGE));
         freed(SlotId::new(0), Order::PAGE);
         assert!(device.has_room(Order::PAGE));
+        device.store.is_denied.store(true, Ordering::Relaxed);
+        assert!(device.has_room(Order::PAGE), "an empty one");
     }
 }
