@@ -1,8 +1,8 @@
 // EXPECT: exit 0, last line "ok"
 // BUDGETS: 24M
 // LIMIT_S: 90
-// Threads advise MADV_WILLNEED and MADV_FREE while another forks. Each child finds its memory, and none waits for a lock
-// that one of the threads had.
+// Threads advise MADV_WILLNEED and MADV_FREE while another forks. Each child finds its memory, and none waits for a
+// lock that one of the threads had.
 #include "check.h"
 #define LEN (26 * MIB)
 #define NR 3

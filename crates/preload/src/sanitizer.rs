@@ -7,6 +7,8 @@
 use std::ffi::{CStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use crate::ground::symbols::Objects;
+
 /// The functions that sanitizers with an allocator of their own export.
 const STARTS: [&CStr; 5] = [c"__asan_init", c"__tsan_init", c"__msan_init", c"__hwasan_init", c"__lsan_init"];
 
@@ -33,9 +35,8 @@ fn is_there() -> bool {
             std::env::remove_var(IN_FRONT);
         }
     }
-    // SAFETY: C strings. Any thread may call dlsym.
-    let is_here = |name: &&CStr| unsafe { !libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()).is_null() };
-    STARTS.iter().any(is_here)
+    let objects = Objects::loaded();
+    STARTS.iter().any(|name| objects.define_elsewhere(name))
 }
 
 /// Whether valgrind runs the program.

@@ -13,7 +13,7 @@ use folioswap::{
     Arena, DeviceSpec, ExitStatus, FaultMode, MIN_MEMORY, Mapping, RunSettings, SharedCounters, SwapDevice, Topology,
     end_on_panics,
 };
-use folioswap_sys::{fault_stack, hidden_numbers, kept, own_calls, own_table, seat, seccomp};
+use folioswap_sys::{c_thread, fault_stack, hidden_numbers, kept, own_calls, own_table, seat, seccomp};
 
 use crate::alloc::program_heap;
 use crate::calls::{by_number, dispatch, fork, limits};
@@ -69,6 +69,7 @@ fn prepare() {
     }
     known::set_share(ordinary_bytes(&settings) as usize);
     c_library::prepare();
+    c_thread::prepare();
     let room = room_bytes(&settings) as usize;
     adopt::prepare(room, settings.eager);
     if room >= program_heap::LEAST_ROOM_BYTES {
@@ -76,8 +77,8 @@ fn prepare() {
     }
     fork::prepare();
     let may_be_direct = settings.faults != FaultMode::Monitor;
-    if may_be_direct && c_library::has_other_malloc() {
-        kernel_blocks::serve();
+    if c_library::has_other_malloc() {
+        kernel_blocks::serve(may_be_direct);
     }
     let starts = starts_at_once(&settings);
     waiting::wait(settings, begin_apart);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::ground::export::real;
 use crate::ground::guard;
-use crate::ground::heap::PRIVATE;
+use crate::ground::symbols::Objects;
 
 /// The segment of an object's code.
 struct Code {
@@ -90,6 +90,38 @@ pub struct Word {
     pub is_read_only: bool,
 }
 
+/// The words through which the loader calls these functions. `None`: each is not there once.
+pub fn words_of_loader<const N: usize>(functions: [usize; N]) -> Option<[Word; N]> {
+    let mut range = 0..0usize;
+    // SAFETY: the callback gets this local, and runs only during this call.
+    unsafe { each_object(find_relocated, (&raw mut range).cast()) };
+    let places = (range.start.next_multiple_of(size_of::<usize>())..range.end).step_by(size_of::<usize>());
+    let found = functions.map(|function| {
+        // SAFETY: words of the loader's own data, which stay readable.
+        let mut words = places.clone().filter(|&at| unsafe { (at as *const usize).read() } == function);
+        words.next().filter(|_| words.next().is_none())
+    });
+    found.iter().all(Option::is_some).then(|| found.map(|at| Word { addr: at.unwrap_or(0), is_read_only: true }))
+}
+
+/// Stores the part of the loader's data that is read-only once it has begun.
+unsafe extern "C" fn find_relocated(object: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
+    // SAFETY: the loader passes a valid object with so many headers, and `words_of_loader` its local.
+    let (object, found, headers) = unsafe {
+        let headers = std::slice::from_raw_parts((*object).dlpi_phdr, (*object).dlpi_phnum.into());
+        (&*object, &mut *found.cast::<std::ops::Range<usize>>(), headers)
+    };
+    let start = |header: &libc::Elf64_Phdr| (object.dlpi_addr + header.p_vaddr) as usize;
+    let is_loader = |header: &libc::Elf64_Phdr| header.p_type == libc::PT_LOAD && is_loader(start(header));
+    if !headers.iter().any(is_loader) {
+        return 0;
+    }
+    if let Some(header) = headers.iter().find(|header| header.p_type == libc::PT_GNU_RELRO) {
+        *found = start(header)..start(header) + header.p_memsz as usize;
+    }
+    1
+}
+
 /// What is looked for in the C library's dynamic section.
 struct Wanted<'a> {
     name: &'a CStr,
@@ -144,8 +176,8 @@ unsafe extern "C" fn find_word(object: *mut libc::dl_phdr_info, _size: usize, wa
 
 /// Tags of the dynamic section, and the lengths of what they refer to.
 const PLTRELSZ: usize = 2;
-const STRTAB: usize = 5;
-const SYMTAB: usize = 6;
+pub(super) const STRTAB: usize = 5;
+pub(super) const SYMTAB: usize = 6;
 const RELA: usize = 7;
 const RELASZ: usize = 8;
 const JMPREL: usize = 23;
@@ -156,7 +188,7 @@ const RELOCATION_BYTES: usize = 24;
 ///
 /// # Safety
 /// The section is there, and ends with a zero.
-unsafe fn dynamic_value(section: usize, tag: usize) -> Option<usize> {
+pub(super) unsafe fn dynamic_value(section: usize, tag: usize) -> Option<usize> {
     let mut at = section as *const [usize; 2];
     // SAFETY: the caller's promise.
     unsafe {
@@ -186,17 +218,7 @@ pub fn has_other_malloc() -> bool {
     static ANOTHERS: OnceLock<bool> = OnceLock::new();
     *ANOTHERS.get_or_init(|| {
         let _guard = guard::enter();
-        // The address proves nothing: an executable may have one of its own that leads to whichever is used.
-        // SAFETY: C strings; functions of these types, or null; the block is freed by whoever has made it.
-        unsafe {
-            let symbol = |name: &CStr| libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
-            let allocate: Option<extern "C" fn(usize) -> *mut c_void> = std::mem::transmute(symbol(c"malloc"));
-            let release: Option<extern "C" fn(*mut c_void)> = std::mem::transmute(symbol(c"free"));
-            let (Some(allocate), Some(release)) = (allocate, release) else { return false };
-            let block = allocate(1);
-            release(block);
-            !PRIVATE.owns(block.cast())
-        }
+        Objects::loaded().define_before(c"malloc")
     })
 }
 

@@ -2,15 +2,18 @@
 //! In a program with another allocator they would be in managed memory, in calls that cannot be covered. So the C
 //! library's requests for them are led here, to the ordinary heap.
 //!
-//! The C library calls the allocator through three words. The requests are known by their return addresses, which are
-//! found by making one of each kind at the start. It frees all of them itself, by the third word.
+//! The C library calls the allocator through four words. The requests are known by their return addresses, which are
+//! found by making one of each kind at the start. It frees all of them itself, by the word for `free`.
+//!
+//! What it and the loader request for this library's own code also comes from here: the program's allocator may not be
+//! ready before `main`, and may hold its lock while it maps memory, for which the engine and its threads start.
 
 use std::ffi::{CStr, c_int, c_void};
-use std::ptr::write_volatile;
+use std::ptr::{null_mut, write_volatile};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::ground::export::real;
-use crate::ground::heap::ORDINARY;
+use crate::ground::heap::{Heap, ORDINARY, PRIVATE};
 use crate::ground::real::own;
 use crate::ground::{c_library, guard};
 use folioswap::PAGE_SIZE;
@@ -26,11 +29,12 @@ real!(DESTROY = c"pthread_attr_destroy": fn(*mut libc::pthread_attr_t) -> c_int)
 
 type Allocate = unsafe extern "C" fn(usize) -> *mut c_void;
 type Resize = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
+type AllocateZeroed = unsafe extern "C" fn(usize, usize) -> *mut c_void;
 type Release = unsafe extern "C" fn(*mut c_void);
 
-/// The program's functions: malloc, realloc, free. All are there once the words lead here.
-static THEIRS: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
-const NAMES: [&CStr; 3] = [c"malloc", c"realloc", c"free"];
+/// The program's functions. All are there once the words lead here.
+static THEIRS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+const NAMES: [&CStr; 4] = [c"malloc", c"realloc", c"free", c"calloc"];
 
 /// The return addresses of requests.
 static SITES: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
@@ -39,7 +43,8 @@ static SITES: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
 static FINDS_NEW: AtomicU32 = AtomicU32::new(0);
 static FINDS_RESIZED: AtomicU32 = AtomicU32::new(0);
 
-fn is_site(caller: usize, finder: &AtomicU32) -> bool {
+/// The heap for a request that is served here: it is of a kind that matters, or of this library's own code.
+fn heap_for(caller: usize, finder: &AtomicU32) -> Option<&'static Heap> {
     let finder = finder.load(Ordering::Relaxed);
     if finder != 0 && finder == guard::this_thread() {
         let _ = SITES.iter().find(|site| {
@@ -47,7 +52,15 @@ fn is_site(caller: usize, finder: &AtomicU32) -> bool {
             free.is_ok() || free == Err(caller)
         });
     }
-    SITES.iter().any(|site| site.load(Ordering::Relaxed) == caller)
+    match SITES.iter().any(|site| site.load(Ordering::Relaxed) == caller) {
+        true => Some(&ORDINARY),
+        false => guard::inside().then_some(&PRIVATE),
+    }
+}
+
+/// The heap that a block is of, if it was served here.
+fn heap_of(block: *mut c_void) -> Option<&'static Heap> {
+    [&ORDINARY, &PRIVATE].into_iter().find(|heap| heap.owns(block.cast()))
 }
 
 fn theirs(index: usize) -> usize {
@@ -55,11 +68,9 @@ fn theirs(index: usize) -> usize {
 }
 
 extern "C" fn allocate_for(size: usize, caller: usize) -> *mut c_void {
-    if is_site(caller, &FINDS_NEW) {
-        let block = ORDINARY.allocate(size, 1);
-        if !block.is_null() {
-            return block.cast();
-        }
+    let block = heap_for(caller, &FINDS_NEW).map_or(null_mut(), |heap| heap.allocate(size, 1));
+    if !block.is_null() {
+        return block.cast();
     }
     // SAFETY: the program's malloc.
     unsafe { std::mem::transmute::<usize, Allocate>(theirs(0))(size) }
@@ -68,11 +79,13 @@ extern "C" fn allocate_for(size: usize, caller: usize) -> *mut c_void {
 extern "C" fn resize_for(block: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     // SAFETY: each allocator gets a block of its own. The program's realloc.
     unsafe {
-        if ORDINARY.owns(block.cast()) {
-            return ORDINARY.resize(block.cast(), size).cast();
+        if let Some(heap) = heap_of(block) {
+            return heap.resize(block.cast(), size).cast();
         }
-        if block.is_null() && is_site(caller, &FINDS_RESIZED) {
-            let block = ORDINARY.allocate(size, 1);
+        if block.is_null()
+            && let Some(heap) = heap_for(caller, &FINDS_RESIZED)
+        {
+            let block = heap.allocate(size, 1);
             if !block.is_null() {
                 return block.cast();
             }
@@ -81,13 +94,25 @@ extern "C" fn resize_for(block: *mut c_void, size: usize, caller: usize) -> *mut
     }
 }
 
+extern "C" fn allocate_zeroed(count: usize, size: usize) -> *mut c_void {
+    if guard::inside() {
+        let block = PRIVATE.allocate(count * size, 1);
+        if !block.is_null() {
+            // SAFETY: a new block of this size.
+            unsafe { block.write_bytes(0, count * size) };
+            return block.cast();
+        }
+    }
+    // SAFETY: the program's calloc.
+    unsafe { std::mem::transmute::<usize, AllocateZeroed>(theirs(3))(count, size) }
+}
+
 extern "C" fn release(block: *mut c_void) {
     // SAFETY: as above. The program's free.
     unsafe {
-        if ORDINARY.owns(block.cast()) {
-            ORDINARY.release(block.cast());
-        } else {
-            std::mem::transmute::<usize, Release>(theirs(2))(block);
+        match heap_of(block) {
+            Some(heap) => heap.release(block.cast()),
+            None => std::mem::transmute::<usize, Release>(theirs(2))(block),
         }
     }
 }
@@ -103,25 +128,37 @@ unsafe extern "C" fn resize(block: *mut c_void, size: usize) -> *mut c_void {
     std::arch::naked_asm!("mov rdx, [rsp]", "jmp {next}", next = sym resize_for)
 }
 
-/// Leads the C library's requests here, and finds those that matter. Called under a guard, once. Where the words are
-/// not found, all stays as it is.
-pub fn serve() {
+fn note_theirs() {
     for (name, function) in NAMES.iter().zip(&THEIRS) {
         // SAFETY: a C string.
         function.store(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } as usize, Ordering::Relaxed);
     }
-    let words = NAMES.map(c_library::word_for);
-    if (0..3).any(|index| theirs(index) == 0 || words[index].is_none()) {
+}
+
+/// Leads the C library's and the loader's requests here. Where the words are not found, all stays as it is.
+/// `for_kernel`: finds those of blocks for the kernel. Called under a guard, once.
+pub fn serve(for_kernel: bool) {
+    note_theirs();
+    let theirs = [0, 1, 2, 3].map(theirs);
+    if theirs.contains(&0) {
         return;
     }
-    let ours = [allocate as *const () as usize, resize as *const () as usize, release as *const () as usize];
-    for index in [2, 0, 1] {
-        let is_led = words[index].as_ref().is_some_and(|word| lead(word, ours[index]));
-        if !is_led {
-            return; // what has been led passes all on
-        }
+    if let Some(words) = c_library::words_of_loader(theirs) {
+        lead_all(&words);
     }
-    find_sites();
+    let words = NAMES.map(c_library::word_for);
+    if let [Some(allocate), Some(resize), Some(release), Some(zeroed)] = words
+        && lead_all(&[allocate, resize, release, zeroed])
+        && for_kernel
+    {
+        find_sites();
+    }
+}
+
+/// Makes the words for these functions lead here. `false`: not all could be; what has been led passes all on.
+fn lead_all(words: &[c_library::Word; 4]) -> bool {
+    let ours = [allocate as *const (), resize as *const (), release as *const (), allocate_zeroed as *const ()];
+    [2, 3, 0, 1].iter().all(|&index| lead(&words[index], ours[index] as usize))
 }
 
 /// Makes a word lead to a function.

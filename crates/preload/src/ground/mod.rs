@@ -13,4 +13,5 @@ pub mod lock;
 pub mod real;
 pub mod selector;
 pub mod state;
+pub mod symbols;
 pub mod waiting;

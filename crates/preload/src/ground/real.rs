@@ -1,9 +1,8 @@
 //! The C library's own functions behind the names that this library takes over.
 //!
 //! All are looked up when the library starts: dlsym takes the loader's lock, which neither the fault path nor a signal
-//! handler may wait for. A function that is called earlier is looked up on first use. dlsym may allocate, but the
-//! allocation functions need no lookup while the engine runs, so there is no recursion. A lookup always gives the same
-//! pointer, so racing lookups store the same value.
+//! handler may wait for. A function that is called earlier is looked up on first use. dlsym is asked only for what
+//! there is: else it allocates. A lookup always gives the same pointer, so racing lookups store the same value.
 //!
 //! The statics are contiguous in a section of their own, and all have the same layout. This is how they are found.
 
@@ -16,6 +15,7 @@ use folioswap::ExitStatus;
 use folioswap_sys::own_calls;
 
 use crate::ground::libc_call;
+use crate::ground::symbols::Objects;
 
 /// The next definition of a name after this library's. `F` is its function pointer type.
 #[repr(C)]
@@ -34,8 +34,8 @@ impl<F: Copy> Real<F> {
         Real { name, found: AtomicPtr::new(null_mut()), kind: PhantomData }
     }
 
-    fn look_up(&self) -> *mut c_void {
-        let found = look_up(self.name);
+    fn look_up(&self, objects: Option<&Objects>) -> *mut c_void {
+        let found = look_up(self.name, objects);
         self.found.store(found, Ordering::Relaxed);
         found
     }
@@ -44,7 +44,8 @@ impl<F: Copy> Real<F> {
     pub fn find(&self) -> Option<F> {
         let mut found = self.found.load(Ordering::Relaxed);
         if found.is_null() {
-            found = self.look_up();
+            let objects = (self.name != c"dl_iterate_phdr").then(Objects::loaded); // which calls this one
+            found = self.look_up(objects.as_ref());
         }
         // SAFETY: `F` is a function pointer type of the same size (asserted), and the declaration gives it this name's
         // type.
@@ -82,7 +83,10 @@ const VERSIONS: [(&CStr, &CStr); 15] = [
 ];
 
 /// The next definition of a name, in the version that programs use. Null: there is none.
-fn look_up(name: &CStr) -> *mut c_void {
+fn look_up(name: &CStr, objects: Option<&Objects>) -> *mut c_void {
+    if objects.is_some_and(|objects| !objects.define_elsewhere(name)) {
+        return null_mut();
+    }
     let version = VERSIONS.iter().find(|(of, _)| *of == name);
     let found = version.map_or(null_mut(), |(_, version)| {
         // SAFETY: C strings. Any thread may call dlvsym.
@@ -101,11 +105,12 @@ pub fn look_up_all() {
         #[link_name = "__stop_folioswap_real"]
         static END: u8;
     }
+    let objects = Objects::loaded();
     let (mut at, end) = ((&raw const FIRST).cast::<Any>(), (&raw const END).cast::<Any>());
     while at < end {
         // SAFETY: the linker's bounds of a section that holds only such statics, without gaps.
         unsafe {
-            (*at).look_up();
+            (*at).look_up(Some(&objects));
             at = at.add(1);
         }
     }

@@ -20,7 +20,8 @@ const LEAST_PART_BYTES: usize = 64 << 10;
 /// Readable and writable private memory without files, by the mappings of this process. None, if the kernel does not
 /// say, or if a constructor has started a thread: it may be about to touch it, and some of it is its stack.
 pub fn find() -> Vec<Range<usize>> {
-    if fs::read_dir("/proc/self/task").map_or(0, Iterator::count) != 1 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if !status.lines().any(|line| line.strip_prefix("Threads:").is_some_and(|nr| nr.trim() == "1")) {
         return Vec::new();
     }
     let own = [own_object(), PRIVATE.span(), ORDINARY.span()];

@@ -1,0 +1,143 @@
+//! Which loaded objects define a symbol, by their own tables. dlsym finds that, too. But where it finds nothing it
+//! allocates the text for dlerror, by an allocator of the program's that may not be ready before `main`.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use crate::ground::c_library::{STRTAB, SYMTAB, dynamic_value, each_object};
+
+/// The tags of the hash table of symbols, and of the table of their versions.
+const GNU_HASH: usize = 0x6fff_fef5;
+const VERSIONS: usize = 0x6fff_fff0;
+
+/// Of a version that only programs have which were linked when it was there.
+const IS_OLD: u16 = 1 << 15;
+
+/// A symbol: the place of its name, what it is, the section that defines it or 0, its value and size.
+#[repr(C)]
+struct Symbol {
+    name: u32,
+    kind: [u8; 2],
+    section: u16,
+    value: [usize; 2],
+}
+
+/// The tables of an object.
+struct Tables {
+    symbols: *const Symbol,
+    names: *const c_char,
+    /// `None`: it has another hash table.
+    hashed: Option<*const u32>,
+    versions: Option<*const u16>,
+    is_own: bool,
+}
+
+/// The objects that are loaded, in the order in which the loader searches them.
+pub struct Objects(Vec<Tables>);
+
+impl Objects {
+    /// Those that are loaded now. They must stay so.
+    pub fn loaded() -> Self {
+        let mut objects = Objects(Vec::new());
+        // SAFETY: the callback gets this local, and runs only during this call.
+        unsafe { each_object(note, (&raw mut objects).cast()) };
+        objects
+    }
+
+    /// For each object that defines a symbol, or may do so: whether it is this library.
+    fn definers(&self, name: &CStr) -> impl Iterator<Item = bool> {
+        let hash = name.to_bytes().iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
+        // SAFETY: the tables of a loaded object.
+        let defines = move |tables: &&Tables| unsafe { tables.define(name, hash) };
+        self.0.iter().filter(defines).map(|tables| tables.is_own)
+    }
+
+    /// Whether another object than this library defines a symbol.
+    pub fn define_elsewhere(&self, name: &CStr) -> bool {
+        self.definers(name).any(|is_own| !is_own)
+    }
+
+    /// Whether this library's definition of a symbol is not the one that others use.
+    pub fn define_before(&self, name: &CStr) -> bool {
+        self.definers(name).next() == Some(false)
+    }
+}
+
+impl Tables {
+    /// # Safety
+    /// The object is loaded.
+    unsafe fn define(&self, name: &CStr, hash: u32) -> bool {
+        let Some(table) = self.hashed else { return true };
+        // SAFETY: a table as the linker makes it: four numbers, the words of a filter, the first symbol of each bucket,
+        // and the hashes of the symbols, the last of a bucket with the lowest bit set.
+        unsafe {
+            let [nr_buckets, first, nr_words, shift] = [0, 1, 2, 3].map(|at| *table.add(at));
+            let filter = table.add(4).cast::<u64>();
+            let word = *filter.add((hash / 64 % nr_words) as usize);
+            if word >> (hash % 64) & word >> ((hash >> shift) % 64) & 1 == 0 {
+                return false;
+            }
+            let buckets = filter.add(nr_words as usize).cast::<u32>();
+            let hashes = buckets.add(nr_buckets as usize);
+            let mut index = *buckets.add((hash % nr_buckets) as usize);
+            while index >= first {
+                let (symbol, found) = (&*self.symbols.add(index as usize), *hashes.add((index - first) as usize));
+                if (found ^ hash) >> 1 == 0
+                    && symbol.section != 0
+                    && self.versions.is_none_or(|versions| *versions.add(index as usize) & IS_OLD == 0)
+                    && CStr::from_ptr(self.names.add(symbol.name as usize)) == name
+                {
+                    return true;
+                }
+                if found & 1 != 0 {
+                    return false;
+                }
+                index += 1;
+            }
+        }
+        false
+    }
+}
+
+/// Notes the tables of an object.
+unsafe extern "C" fn note(object: *mut libc::dl_phdr_info, _size: usize, objects: *mut c_void) -> c_int {
+    // SAFETY: the loader passes a valid object with so many headers, and `objects` is a local of `loaded`.
+    let (object, objects, headers) = unsafe {
+        let headers = std::slice::from_raw_parts((*object).dlpi_phdr, (*object).dlpi_phnum.into());
+        (&*object, &mut *objects.cast::<Objects>(), headers)
+    };
+    let base = object.dlpi_addr as usize;
+    let start = |header: &libc::Elf64_Phdr| base + header.p_vaddr as usize;
+    let holds = |header: &&libc::Elf64_Phdr, addr: usize| {
+        header.p_type == libc::PT_LOAD && addr.wrapping_sub(start(header)) < header.p_memsz as usize
+    };
+    let here = note as *const () as usize;
+    let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else { return 0 };
+    // SAFETY: the object's dynamic section, which ends with a zero. The loader has made most places in it addresses.
+    let place = |tag| unsafe { dynamic_value(start(dynamic), tag) }.map(|at| if at < base { at + base } else { at });
+    if let (Some(symbols), Some(names)) = (place(SYMTAB), place(STRTAB)) {
+        objects.0.push(Tables {
+            symbols: symbols as *const Symbol,
+            names: names as *const c_char,
+            hashed: place(GNU_HASH).map(|at| at as *const u32),
+            versions: place(VERSIONS).map(|at| at as *const u16),
+            is_own: headers.iter().any(|header| holds(&header, here)),
+        });
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_defined_is_found_and_nothing_else() {
+        let objects = Objects::loaded();
+        for name in [c"getpid", c"dlsym", c"environ", c"pthread_create"] {
+            assert!(objects.define_elsewhere(name), "{name:?}");
+        }
+        for name in [c"ustat", c"no_such_function", c"__asan_init"] {
+            assert!(!objects.define_elsewhere(name) && !objects.define_before(name), "{name:?}");
+        }
+    }
+}
