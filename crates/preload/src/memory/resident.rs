@@ -1,5 +1,6 @@
 //! Brings managed memory into RAM, and keeps it there.
 
+use std::hint::black_box;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use folioswap::PAGE_SIZE;
@@ -38,7 +39,8 @@ pub fn touch_stack() {
     let top = &raw const here as usize & !(PAGE_SIZE - 1);
     let pages = (top - STACK_BYTES..top).step_by(PAGE_SIZE).rev();
     for page in pages.take_while(|&page| state::is_managed(page) && access::is_open(page, 1, Access::Write)) {
+        let nothing = black_box(0); // a known zero is no access to the compiler
         // SAFETY: the program may write there, and nothing is changed. It may be no stack, but another thread's data.
-        unsafe { AtomicU8::from_ptr(page as *mut u8) }.fetch_or(0, Ordering::Relaxed);
+        unsafe { AtomicU8::from_ptr(page as *mut u8) }.fetch_or(nothing, Ordering::Relaxed);
     }
 }
