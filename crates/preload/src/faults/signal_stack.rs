@@ -146,9 +146,10 @@ pub fn is_on_own(pointer: usize) -> bool {
     own_signal_stack().is_some_and(|own| is_on(&own, pointer))
 }
 
-/// Whether a stack pointer is on the program's stack that this library's stack replaces.
+/// Whether a stack pointer is on the program's stack that this library's stack replaces. The kernel takes nobody to be
+/// on a stack that it does not keep while a handler runs.
 pub fn is_on_theirs(pointer: usize) -> bool {
-    stands_for().is_some_and(|theirs| is_on(&theirs, pointer))
+    stands_for().is_some_and(|theirs| !disarms(&theirs) && is_on(&theirs, pointer))
 }
 
 /// Notes which stack the calling thread really uses, if any. `false`: another thread uses it, and this one none.
@@ -185,21 +186,31 @@ pub fn begin_child() {
 
 /// The stack to set when the program asks for one, or for none. Small stacks are set in name only: a caught system call
 /// with a fault in it needs more than 8 KiB on some processors. Handlers run on them all the same
-/// ([`small_stack`](super::small_stack)). So is one that another thread uses, as varnishd has all of its threads set
-/// the same, for the one that ends the process: handlers of the others stay on this library's.
+/// ([`small_stack`](super::small_stack)), as on those that the kernel would not keep while a handler runs
+/// (SS_AUTODISARM): it may switch to a stack that has left RAM. So is one set that another thread uses, as varnishd has
+/// all of its threads set the same, for the one that ends the process: handlers of the others stay on this library's.
 pub fn instead_of(wanted: libc::stack_t) -> libc::stack_t {
     let Some(own) = own_signal_stack() else { return wanted };
     let none = mode(&wanted) == libc::SS_DISABLE;
-    let small =
-        matches!(wanted.ss_flags, 0 | libc::SS_ONSTACK) && (libc::MINSIGSTKSZ..LEAST_BYTES).contains(&wanted.ss_size);
-    let is_free = note_used(if none || small { None } else { Some(&wanted) });
-    let in_name = small || !is_free;
+    let is_run_on = !none && complaint(&wanted) == 0 && is_run_on(&wanted);
+    let is_free = note_used(if none || is_run_on { None } else { Some(&wanted) });
+    let in_name = is_run_on || !is_free;
     set_stands_for(in_name.then_some(wanted));
     if none || in_name { own } else { wanted }
 }
 
 /// The kernel's flag that a handler is to find no stack set.
 pub const SS_AUTODISARM: i32 = i32::MIN;
+
+/// Whether a handler is to find no stack set.
+pub fn disarms(stack: &libc::stack_t) -> bool {
+    stack.ss_flags & SS_AUTODISARM != 0
+}
+
+/// Whether a stack of the program's is set in name only for what it is itself. Handlers run on it.
+fn is_run_on(stack: &libc::stack_t) -> bool {
+    stack.ss_size < LEAST_BYTES || disarms(stack)
+}
 
 /// What the program wants, less that flag.
 fn mode(wanted: &libc::stack_t) -> i32 {
@@ -251,8 +262,18 @@ pub fn stands_for() -> Option<libc::stack_t> {
 }
 
 /// The same, if handlers run on it.
-pub fn stands_for_small() -> Option<libc::stack_t> {
-    stands_for().filter(|stack| stack.ss_size < LEAST_BYTES)
+pub fn stands_for_run_on() -> Option<libc::stack_t> {
+    stands_for().filter(is_run_on)
+}
+
+/// The stack for the kernel to set where a handler returns in whose context there is `noted`: it stays what it is, but
+/// for one that was set before the handler began only.
+pub fn set_again(noted: libc::stack_t) -> libc::stack_t {
+    let own = own_signal_stack().filter(|_| disarms(&noted));
+    let Some(own) = own else { return if disarms(&noted) { noted } else { current() } };
+    note_used(None);
+    set_stands_for(Some(noted));
+    own
 }
 
 /// A child that shares the memory leaves its parent's.
@@ -269,6 +290,7 @@ pub fn told(set: libc::stack_t, stands_for: Option<libc::stack_t>) -> libc::stac
         return set;
     }
     match stands_for {
+        Some(theirs) if disarms(&theirs) => libc::stack_t { ss_flags: SS_AUTODISARM, ..theirs },
         Some(theirs) => libc::stack_t { ss_flags: set.ss_flags & libc::SS_ONSTACK, ..theirs },
         None => libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 },
     }

@@ -3,7 +3,7 @@
 //!
 //! - A handler that wants the signal stack (SA_ONSTACK) runs on the small one that the program has set, while the
 //!   kernel knows this library's ([`signal_stack::instead_of`]): that one takes the frames of faults and caught calls,
-//!   for which the program's has no room.
+//!   for which the program's has no room. With SS_AUTODISARM none is set in name until the handler returns.
 //! - A *plain* handler, without that flag or where the program has set no such stack, runs on the stack of the
 //!   interrupted code. If that has left RAM, as a coroutine's may, the kernel could make no frame there in direct mode,
 //!   and would end the process.
@@ -162,7 +162,7 @@ fn landed(signal: c_int, frame: usize, context: &mut ucontext_t, about: *const s
         caught::forget();
     }
     // SAFETY: the kernel's frame, which this handler alone uses.
-    let moved = unsafe { settled_blocked(frame, context, is_plain_here(noted, frame)) };
+    let moved = unsafe { settled_blocked(frame, context, noted) };
     if moved.is_none() {
         // SAFETY: as above.
         unsafe { begin(frame, context, leave_in_place()) };
@@ -224,11 +224,11 @@ fn is_plain_here(noted: Noted, frame: usize) -> bool {
 ///
 /// # Safety
 /// As [`moved`].
-unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, is_plain: bool) -> Option<usize> {
+unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, noted: Noted) -> Option<usize> {
     let is_first = !has_not_begun(context);
-    let is_wanted = match is_plain {
+    let is_wanted = match is_plain_here(noted, frame) {
         true => is_to_move(frame, context),
-        false => !is_first || signal_stack::stands_for_small().is_some() && !signal_stack::is_on_own(pointer(context)),
+        false => !is_first || signal_stack::stands_for_run_on().is_some() && !signal_stack::is_on_own(pointer(context)),
     };
     if !is_wanted {
         return None;
@@ -238,7 +238,7 @@ unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, is_plain: bool
     unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, &raw mut before, 8) };
     BLOCKED.set((true, before));
     // SAFETY: the caller upholds this function's own contract.
-    let moved = unsafe { settled(frame, context, is_plain) };
+    let moved = unsafe { settled(frame, context, noted) };
     if moved.is_none() {
         reopen();
     }
@@ -249,13 +249,13 @@ unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, is_plain: bool
 ///
 /// # Safety
 /// As [`moved`].
-unsafe fn settled(frame: usize, context: &mut ucontext_t, is_plain: bool) -> Option<usize> {
+unsafe fn settled(frame: usize, context: &mut ucontext_t, noted: Noted) -> Option<usize> {
     // SAFETY: the caller upholds this function's own contract.
     unsafe {
         if has_not_begun(context) && signal_stack::is_on(&context.uc_stack, pointer(context)) {
             settle_below(context)?;
         }
-        if !is_plain {
+        if !is_plain_here(noted, frame) {
             return moved(frame, context);
         }
         if is_to_move(frame, context) { moved_plain(frame, context) } else { None }
@@ -273,7 +273,7 @@ unsafe fn settle_below(context: &mut ucontext_t) -> Option<()> {
     let of_below = registers[libc::REG_RDX as usize] as *mut ucontext_t;
     let noted = noted(registers[libc::REG_RDI as usize] as c_int);
     // SAFETY: the frame and the context of a handler that has not begun.
-    let new = unsafe { settled(below, &mut *of_below, is_plain_here(noted, below))? };
+    let new = unsafe { settled(below, &mut *of_below, noted)? };
     for register in [libc::REG_RSP, libc::REG_RSI, libc::REG_RDX] {
         registers[register as usize] += new.wrapping_sub(below) as i64;
     }
@@ -326,34 +326,39 @@ extern "C" fn reopen() {
     }
 }
 
-/// Moves the frame of a handler that wants the signal stack, if that is a small one.
+/// Moves the frame of a handler that wants the signal stack, if it is to run on the program's.
 ///
 /// # Safety
 /// The kernel has just made the frame, and its handler has not begun.
 unsafe fn moved(frame: usize, context: &ucontext_t) -> Option<usize> {
-    let theirs = signal_stack::stands_for_small()?;
+    let theirs = signal_stack::stands_for_run_on()?;
     let interrupted = pointer(context);
     // A fault, or a call that is being made: what was interrupted has this library's stack.
     if signal_stack::is_on_own(interrupted) {
         return None;
     }
-    let bottom = theirs.ss_sp as usize;
-    let top = match signal_stack::is_on(&theirs, interrupted) {
+    let (bottom, disarms) = (theirs.ss_sp as usize, signal_stack::disarms(&theirs));
+    let top = match signal_stack::is_on(&theirs, interrupted) && !disarms {
         true => interrupted - RED_ZONE_BYTES,
         false => bottom + theirs.ss_size,
     };
     // SAFETY: the caller upholds this function's own contract. The stack is the program's.
     unsafe {
         let new = copied(frame, context, top, bottom)?;
-        begin(new, (new + (&raw const *context as usize - frame)) as *mut ucontext_t, leave_in_place());
+        let copy = (new + (&raw const *context as usize - frame)) as *mut ucontext_t;
+        begin(new, copy, if disarms { leave() } else { leave_in_place() });
+        if disarms {
+            (*copy).uc_stack = theirs;
+            signal_stack::set_stands_for(None);
+        }
         Some(new)
     }
 }
 
-// Handlers return here, with the stack pointer behind the return address in their frame: moved plain frames to
-// `folioswap_leave`, all others to `folioswap_leave_in_place`. Those who unwind the stack find the interrupted
-// registers in the frame, as in that of the C library's function for this, and look for the instruction before this.
-// Registers need not be kept.
+// Handlers return here, with the stack pointer behind the return address in their frame: moved plain frames, and those
+// on stacks with SS_AUTODISARM, to `folioswap_leave`, all others to `folioswap_leave_in_place`. Those who unwind the
+// stack find the interrupted registers in the frame, as in that of the C library's function for this, and look for the
+// instruction before this. Registers need not be kept.
 std::arch::global_asm!(
     ".pushsection .text",
     ".balign 16",
@@ -446,7 +451,8 @@ extern "C" fn taken_off(frame: usize, was_moved: bool) -> Landing {
 /// Ends such a frame. Returns its place, and the C library's function that returns from there.
 ///
 /// One that `was_moved` is copied to the bottom of this library's stack, with all signals blocked until the kernel has
-/// restored what was blocked. The signal stack stays what it is: the handler may have begun on another thread.
+/// restored what was blocked. The signal stack stays what it is ([`signal_stack::set_again`]): the handler may have
+/// begun on another thread.
 #[inline(never)] // it looks for what is thread-local
 fn taken(frame: usize, was_moved: bool) -> Landing {
     let context = (frame + size_of::<usize>()) as *mut ucontext_t;
@@ -463,9 +469,7 @@ fn taken(frame: usize, was_moved: bool) -> Landing {
     }
     // SAFETY: the frame that `copied` has made. Reading it faults it in. Nothing else uses the bottom of that stack.
     let taken = unsafe {
-        if (*context).uc_stack.ss_flags & signal_stack::SS_AUTODISARM == 0 {
-            (*context).uc_stack = signal_stack::current();
-        }
+        (*context).uc_stack = signal_stack::set_again((*context).uc_stack);
         signal_stack::own_signal_stack().and_then(|own| {
             let bottom = own.ss_sp as usize;
             copied(frame, &*context, bottom + own.ss_size / 2, bottom)
