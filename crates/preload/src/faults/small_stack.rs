@@ -152,8 +152,9 @@ extern "C" fn land(signal: c_int, frame: usize, context: &mut ucontext_t, about:
 fn landed(signal: c_int, frame: usize, context: &mut ucontext_t, about: *const siginfo_t) -> Landing {
     let noted = noted(signal);
     if caught::is_in(context) {
+        let about = (noted.flags & libc::SA_SIGINFO as u64 != 0).then_some(about);
         // SAFETY: the kernel's own. It describes the signal if the program wants it.
-        if unsafe { deferred(signal, noted, about, context) } {
+        if unsafe { caught::defer(signal, about, context) } {
             // The program's own way to return may be a call that is caught again.
             // SAFETY: the kernel's frame, which begins with the return address.
             unsafe { (frame as *mut usize).write(net::restorer()) };
@@ -196,22 +197,33 @@ pub unsafe fn take_mask(context: *mut ucontext_t) {
     }
 }
 
-/// Defers a signal that has come in the middle of a caught call, if that is possible. One whose action ends with it is
-/// set again.
-///
-/// # Safety
-/// `about` and `context` are the signal's.
-unsafe fn deferred(signal: c_int, noted: Noted, about: *const siginfo_t, context: &mut ucontext_t) -> bool {
-    let about = (noted.flags & libc::SA_SIGINFO as u64 != 0).then_some(about);
-    // SAFETY: the caller upholds this function's own contract.
-    let is_deferred = unsafe { caught::defer(signal, about, context) };
-    if is_deferred && noted.flags & libc::SA_RESETHAND as u64 != 0 {
+/// Sets the program's action for a signal again that is sent again, if the action has ended with it.
+pub fn set_ended(signal: c_int) {
+    let noted = noted(signal);
+    if noted.flags & libc::SA_RESETHAND as u64 != 0 {
         let mut action = kernels(noted);
         action.flags |= ours::RESTORES;
         // SAFETY: the kernel reads the local.
         unsafe { own!(libc::SYS_rt_sigaction, signal, &raw const action, 0usize, 8) };
     }
-    is_deferred
+}
+
+/// As [`land`] for a signal that was kept until here. The frame is that of the handler of SIGSYS, and all signals are
+/// blocked.
+extern "C" fn land_kept(signal: c_int, frame: usize, context: &mut ucontext_t, _about: *const siginfo_t) -> Landing {
+    let noted = noted(signal);
+    let itself = if noted.flags & libc::SA_NODEFER as u64 != 0 { 0 } else { 1 << (signal - 1) };
+    // SAFETY: the kernel's set has 8 bytes.
+    let before = unsafe { *(&raw const context.uc_sigmask).cast::<u64>() };
+    BLOCKED.set((true, before | kernels(noted).mask | itself));
+    // SAFETY: the kernel's frame, which nobody else uses.
+    let moved = unsafe { settled(frame, context, noted) };
+    if moved.is_none() {
+        // SAFETY: as above.
+        unsafe { begin(frame, context, leave_in_place()) };
+        reopen();
+    }
+    Landing { frame: moved.unwrap_or(0), handler: noted.handler }
 }
 
 /// Whether a handler is to run on the stack of what was interrupted: also if it wants the signal stack, and the program
@@ -500,43 +512,57 @@ unsafe fn copied(frame: usize, context: &ucontext_t, top: usize, bottom: usize) 
     Some(new_frame)
 }
 
-/// What the kernel calls. The frame begins with the return address, at the stack pointer.
-#[unsafe(naked)]
-unsafe extern "C" fn enter(_signal: c_int, _about: *mut siginfo_t, _context: *mut c_void) {
-    std::arch::naked_asm!(
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "mov rcx, rsi",
-        "lea rsi, [rsp + 24]",
-        "call {land}",
-        "mov r11, rdx",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "test rax, rax",
-        "jz 2f",
-        "sub rsi, rsp",
-        "add rsi, rax",
-        "sub rdx, rsp",
-        "add rdx, rax",
-        "mov rsp, rax",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push r11",
-        "sub rsp, 8",
-        "call {reopen}",
-        "add rsp, 8",
-        "pop r11",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "2:",
-        "jmp r11",
-        land = sym land,
-        reopen = sym reopen,
-    )
+macro_rules! enter {
+    ($(#[$attribute:meta])* $name:ident: $land:ident) => {
+        $(#[$attribute])*
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(_signal: c_int, _about: *mut siginfo_t, _context: *mut c_void) {
+            std::arch::naked_asm!(
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "mov rcx, rsi",
+                "lea rsi, [rsp + 24]",
+                "call {land}",
+                "mov r11, rdx",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "test rax, rax",
+                "jz 2f",
+                "sub rsi, rsp",
+                "add rsi, rax",
+                "sub rdx, rsp",
+                "add rdx, rax",
+                "mov rsp, rax",
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "push r11",
+                "sub rsp, 8",
+                "call {reopen}",
+                "add rsp, 8",
+                "pop r11",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "2:",
+                "jmp r11",
+                land = sym $land,
+                reopen = sym reopen,
+            )
+        }
+    };
+}
+
+enter! {
+    /// What the kernel calls. The frame begins with the return address, at the stack pointer.
+    enter: land
+}
+
+enter! {
+    /// The same for a signal that was kept until a caught call was made ([`caught`]).
+    enter_kept: land_kept
 }
 
 export! {
