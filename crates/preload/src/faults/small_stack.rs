@@ -97,6 +97,18 @@ pub fn instead_of(signal: c_int, action: KernelAction) -> KernelAction {
     KernelAction { restorer: action.restorer, ..kernels(noted(signal)) }
 }
 
+/// Has the C library's own handler of a signal, if there is one, begin here.
+pub fn begin_here(signal: c_int) {
+    let mut action = KernelAction { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+    // SAFETY: the kernel fills in the local, and reads it.
+    unsafe {
+        if own!(libc::SYS_rt_sigaction, signal, 0usize, &raw mut action, 8) == 0 {
+            action = instead_of(signal, action);
+            own!(libc::SYS_rt_sigaction, signal, &raw const action, 0usize, 8);
+        }
+    }
+}
+
 /// What the kernel is to know of a noted action.
 fn kernels(noted: Noted) -> KernelAction {
     let mask = noted.mask & !ours::ours_mask();

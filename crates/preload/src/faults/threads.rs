@@ -17,7 +17,7 @@ use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{held_signals, static_tls, tls_vector};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t, stack_t};
 
-use crate::faults::{ended_tls, ours, robust, signal_stack};
+use crate::faults::{ended_tls, ours, robust, signal_stack, small_stack};
 use crate::ground::export::{export, real};
 use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::{kernel, own};
@@ -388,10 +388,11 @@ extern "C" fn until_cancelled(may_end: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Lets the C library install its handler of [`CANCELS`] for a thread that does nothing else, and changes that.
+/// Lets the C library install its handler of [`CANCELS`] for a thread that does nothing else, and has it begin here: it
+/// may end its thread at once, which is not to be in the middle of a caught call.
 fn prepare_cancel() {
     static DONE: AtomicBool = AtomicBool::new(false);
-    if !ours::takes_faults() || DONE.swap(true, Ordering::SeqCst) {
+    if !ours::has_ours() || DONE.swap(true, Ordering::SeqCst) {
         return;
     }
     let _guard = guard::enter();
@@ -405,7 +406,7 @@ fn prepare_cancel() {
             JOIN.get()(thread, std::ptr::null_mut());
         }
     }
-    ours::run_on_signal_stack(CANCELS);
+    small_stack::begin_here(CANCELS);
 }
 
 export! {
