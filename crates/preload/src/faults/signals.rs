@@ -257,6 +257,22 @@ pub unsafe fn kernel_action(
     }
 }
 
+/// Sets the default actions for all signals that are not ignored, as the kernel does for a child of `clone3` with
+/// CLONE_CLEAR_SIGHAND.
+pub fn clear_handlers() {
+    for signal in 1..=libc::SIGRTMAX() {
+        let mut action = KernelAction { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+        // SAFETY: reads and writes a local. Two signals have no action, which is refused.
+        unsafe {
+            if kernel_action(signal, null(), &raw mut action, 8) == 0 {
+                let handler = if action.handler == libc::SIG_IGN { libc::SIG_IGN } else { libc::SIG_DFL };
+                action = KernelAction { handler, flags: 0, restorer: 0, mask: 0 };
+                kernel_action(signal, &raw const action, null_mut(), 8);
+            }
+        }
+    }
+}
+
 export! {
     fn sigset(number: c_int, handler: sighandler_t) -> sighandler_t {
         if ours::is_ours(number) {
