@@ -18,7 +18,7 @@ use crate::faults::{caught, masks, only_thread, signal_stack, small_stack, threa
 use crate::ground::export::{aliases, export, real};
 use crate::ground::real::{kernel, own};
 use crate::ground::{guard, selector, state};
-use crate::memory::access;
+use crate::memory::{access, cover};
 
 real!(SIGACTION = c"sigaction": fn(c_int, *const Action, *mut Action) -> c_int);
 real!(SIGNAL = c"signal": fn(c_int, sighandler_t) -> sighandler_t);
@@ -137,6 +137,7 @@ export! {
                 change(copy, |wanted| small_stack::instead_of(signal, wanted));
             }
             let mut known: Action = zeroed();
+            cover::stack();
             let result = real(signal, copy.as_ref().map_or(null(), |copy| &raw const *copy), &raw mut known);
             if result == 0 && !before.is_null() {
                 change(&mut known, |known| small_stack::told(known, was));
@@ -162,6 +163,7 @@ fn change(action: &mut Action, by: impl FnOnce(KernelAction) -> KernelAction) {
 /// Sets a handler by a call of the C library's, and has it begin here. Returns the previous handler.
 fn set_plain(signal: c_int, set: impl FnOnce() -> sighandler_t) -> sighandler_t {
     let was = small_stack::noted(signal);
+    cover::stack();
     let before = set();
     if before == libc::SIG_ERR {
         return before;
@@ -296,6 +298,7 @@ export! {
             set_own_handler(number, libc::SIG_IGN, 0);
             return 0;
         }
+        cover::stack();
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { SIGIGNORE.get()(number) }
     }
@@ -303,6 +306,7 @@ export! {
 
 export! {
     fn siginterrupt(number: c_int, on: c_int) -> c_int {
+        cover::stack();
         // SAFETY: passes the caller's arguments on, unless they would change the action of a signal in [`ours`].
         if ours::is_ours(number) { 0 } else { unsafe { SIGINTERRUPT.get()(number, on) } }
     }

@@ -22,7 +22,7 @@ use crate::ground::export::{export, real};
 use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::{kernel, own};
 use crate::ground::{c_library, guard, state, waiting};
-use crate::memory::{refused, resident};
+use crate::memory::{cover, refused, resident};
 
 type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 
@@ -412,6 +412,7 @@ fn prepare_cancel() {
 export! {
     fn pthread_cancel(thread: pthread_t) -> c_int {
         prepare_cancel();
+        cover::stack();
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { CANCEL.get()(thread) }
     }
