@@ -54,6 +54,11 @@ static_tls! {
     static STANDS_FOR: libc::stack_t = "folioswap_stands_for";
 }
 
+static_tls! {
+    /// The program's stack that is held in RAM: its address and size.
+    static HELD: (usize, usize) = "folioswap_held_signal_stack";
+}
+
 fn map() -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -176,10 +181,12 @@ pub fn stay(stood_for: Option<libc::stack_t>) {
     let known = current();
     let is_theirs = mode(&known) != libc::SS_DISABLE && !is_own(&known, MAPPING.get());
     note_used(is_theirs.then_some(&known));
+    drop(hold(&known));
 }
 
-/// In a forked child: the other threads are its parent's.
+/// In a forked child: the other threads are its parent's, and so is what was held.
 pub fn begin_child() {
+    HELD.set((0, 0));
     let mapping = MAPPING.get();
     stacks().used.retain(|(thread, _)| *thread == mapping);
 }
@@ -229,7 +236,7 @@ pub fn complaint(wanted: &libc::stack_t) -> i32 {
 
 /// Holds the stack that the calling thread has set, which is managed from now on.
 pub fn hold_current() {
-    hold(&current());
+    drop(hold(&current()));
 }
 
 /// The stack that the kernel knows for the calling thread.
@@ -249,11 +256,40 @@ pub fn current_without_tls() -> Option<libc::stack_t> {
     is_known.then_some(current)
 }
 
-/// Holds the program's stack in RAM: the kernel writes the frames of signals to it.
-pub fn hold(wanted: &libc::stack_t) {
-    if mode(wanted) != libc::SS_DISABLE && complaint(wanted) == 0 {
-        resident::hold(wanted.ss_sp as usize, wanted.ss_size);
+/// The address and size of the stack that is held, if there is one. It stays held, which is the caller's from here on.
+pub fn take_held() -> Option<(usize, usize)> {
+    Some(HELD.replace((0, 0))).filter(|&held| held != (0, 0))
+}
+
+/// A stack that stays held until this is dropped.
+pub struct Before(usize, usize);
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        resident::release(self.0, self.1);
     }
+}
+
+/// Holds the stack in RAM that the kernel is about to get, if it is the program's: the kernel writes the frames of
+/// signals to it, and waits for no page in direct mode. Returns the one before, which the kernel may still use.
+pub fn hold(set: &libc::stack_t) -> Before {
+    let (addr, len) = (set.ss_sp as usize, set.ss_size);
+    let is_set = state::direct() && mode(set) != libc::SS_DISABLE && complaint(set) == 0;
+    let wanted = if is_set && state::is_managed(addr) { (addr, len) } else { (0, 0) };
+    let before = HELD.get();
+    if wanted == (0, 0) && before == (0, 0) {
+        return Before(0, 0);
+    }
+    let _guard = guard::enter();
+    if wanted == before {
+        drop(Before(addr, len)); // the program may have mapped something else there meanwhile
+    }
+    resident::hold(wanted.0, wanted.1);
+    if vforked::is_child() {
+        return Before(0, 0); // the parent's
+    }
+    HELD.set(wanted);
+    if wanted == before { Before(0, 0) } else { Before(before.0, before.1) }
 }
 
 /// The program's stack that this library's stack replaces.
@@ -272,6 +308,7 @@ pub fn set_again(noted: libc::stack_t) -> libc::stack_t {
     let own = own_signal_stack().filter(|_| disarms(&noted));
     let Some(own) = own else { return if disarms(&noted) { noted } else { current() } };
     note_used(None);
+    drop(hold(&own));
     set_stands_for(Some(noted));
     own
 }

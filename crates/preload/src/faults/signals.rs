@@ -342,10 +342,10 @@ export! {
                 state::fail(libc::EPERM);
                 return -1;
             }
-            if let Some(wanted) = &mut wanted {
-                signal_stack::hold(wanted);
+            let _before = wanted.as_mut().map(|wanted| {
                 *wanted = signal_stack::instead_of(*wanted);
-            }
+                signal_stack::hold(wanted)
+            });
             let mut known: stack_t = zeroed();
             let result = real(wanted.as_ref().map_or(std::ptr::null(), |wanted| &raw const *wanted), &raw mut known);
             if result < 0 {

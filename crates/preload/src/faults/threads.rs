@@ -33,7 +33,8 @@ real!(CREATE = c"pthread_create": fn(*mut pthread_t, *const pthread_attr_t, Body
 real!(CANCEL = c"pthread_cancel": fn(pthread_t) -> c_int);
 real!(JOIN = c"pthread_join": fn(pthread_t, *mut *mut c_void) -> c_int);
 
-/// A thread's stack, or its vector of thread-local storage, in managed memory; or the signal stack of a child.
+/// A thread's stack, its signal stack, or its vector of thread-local storage, in managed memory; or the signal stack of
+/// a child.
 pub struct HeldStack {
     addr: usize,
     len: usize,
@@ -365,8 +366,13 @@ extern "C" fn at_end(value: *mut c_void) {
     BEFORE_END.get().into_iter().for_each(|look| look());
     let _guard = guard::enter();
     // SAFETY: takes no pointers.
-    if guard::this_thread() != unsafe { own!(libc::SYS_getpid) as u32 } {
-        signal_stack::detach(); // else it goes on, to the end of the process
+    let (thread, process) = (guard::this_thread(), unsafe { own!(libc::SYS_getpid) as u32 });
+    // Else it goes on, to the end of the process.
+    if thread != process {
+        let held = signal_stack::take_held(); // the kernel uses it to the thread's end
+        let held = held.map(|(addr, len)| HeldStack { thread, process, ..HeldStack::new(addr, len, 0) });
+        stacks().extend(held);
+        signal_stack::detach();
     }
 }
 

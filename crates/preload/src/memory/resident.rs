@@ -18,7 +18,7 @@ pub fn bring_in(addr: usize, len: usize) {
     }
 }
 
-/// Holds a range in RAM for good, if it is managed: memory that the kernel writes to on its own.
+/// Holds a range in RAM, if it is managed: memory that the kernel writes to on its own.
 pub fn hold(addr: usize, len: usize) {
     if let Some(space) = state::space()
         && len > 0
@@ -27,6 +27,17 @@ pub fn hold(addr: usize, len: usize) {
         let _guard = guard::enter();
         // SAFETY: the program has mapped this memory.
         state::keeping_errno(|| unsafe { space.hold(addr, len) });
+    }
+}
+
+/// Ends such a hold.
+pub fn release(addr: usize, len: usize) {
+    if let Some(space) = state::space()
+        && len > 0
+    {
+        let _guard = guard::enter();
+        // SAFETY: it was held.
+        state::keeping_errno(|| unsafe { space.release_hold(addr, len) });
     }
 }
 
