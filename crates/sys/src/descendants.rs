@@ -7,13 +7,17 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use crate::descriptor::Descriptor;
 use crate::memory::{PAGE_SIZE, place_apart};
-use crate::{check, kept};
+use crate::{check, futex, kept};
 
 /// Bytes of a tie's mapping.
 const TIE_BYTES: usize = PAGE_SIZE;
+
+/// How often those are looked at that are waited for.
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// The ties of a process's forks.
 #[derive(Debug)]
@@ -65,6 +69,13 @@ impl Descendants {
         })
     }
 
+    /// Waits until [`Descendants::have_ended`] is true, or cannot be known.
+    pub fn wait(&self, number: u64) {
+        while self.have_ended(number).is_ok_and(|have_ended| !have_ended) {
+            futex::sleep(POLL_INTERVAL);
+        }
+    }
+
     /// Whether all descendants of the fork with this number have ended, or executed another program.
     ///
     /// # Errors
@@ -81,6 +92,15 @@ impl Descendants {
 #[derive(Debug)]
 pub struct Tie {
     addr: usize,
+}
+
+impl Tie {
+    /// Sets whether children that are forked from here on have it.
+    pub fn set_inherited(&self, is_inherited: bool) {
+        let advice = if is_inherited { libc::MADV_DOFORK } else { libc::MADV_DONTFORK };
+        // SAFETY: this object's own mapping, which nobody touches.
+        unsafe { libc::syscall(libc::SYS_madvise, self.addr, TIE_BYTES, advice) };
+    }
 }
 
 impl Drop for Tie {

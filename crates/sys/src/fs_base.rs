@@ -20,8 +20,8 @@ pub const MARK: usize = 0x6f77_6e20_6261_7365;
 /// The size of such stacks; 0: there are none. Others may begin with a page without access.
 pub static STACK_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether [`return_to_own`] has found another base on any thread.
-static HAS_OTHERS: AtomicBool = AtomicBool::new(false);
+/// Whether a handler has found another base than its thread's own, on any thread.
+pub static HAS_OTHERS: AtomicBool = AtomicBool::new(false);
 
 /// Whether a handler has found another base than its thread's own.
 #[must_use]

@@ -1,21 +1,26 @@
 //! `clone` and its like, where the child gets a copy of the memory. No fork handlers of the C library's run then, so
 //! they run here, around the call.
 //!
+//! Two things that a call may ask for are done here instead of by the kernel: the child clears its signal handlers once
+//! it can do without them, and the parent waits for the child's end or exec once other threads go on.
+//!
 //! Some children get no managed memory: those that share the descriptors, since what such a child closes is closed in
-//! its parent; those for whose end or exec the kernel lets the parent wait; those with other thread-local storage or
-//! without signal handlers; and those that a system call gives a stack of their own.
+//! its parent; those with other thread-local storage; and those that a system call gives a stack of their own.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr::without_provenance_mut;
 
+use folioswap::PAGE_SIZE;
+use folioswap_sys::descendants::{Descendants, Tie};
 use libc::stack_t;
 
 use crate::calls::fork;
-use crate::faults::{cleared, only_thread, threads};
+use crate::faults::{cleared, only_thread, signals, threads};
 use crate::ground::export::{aliases, export, real};
 use crate::ground::real::{kernel, own, raw_result};
 use crate::ground::{guard, state, waiting};
-use crate::memory::{access, cover};
+use crate::memory::access::{self, Access};
+use crate::memory::cover;
 
 type Work = extern "C" fn(*mut c_void) -> c_int;
 
@@ -23,10 +28,18 @@ type Work = extern "C" fn(*mut c_void) -> c_int;
 const STACK_BYTES: usize = 16 << 10;
 
 const CLEARS_HANDLERS: usize = 1 << 32;
+const WAITS: usize = libc::CLONE_VFORK as usize;
 
 /// Flags with which the engine does not go on in the child.
-const UNMANAGED: usize =
-    (libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_VFORK | libc::CLONE_SETTLS) as usize | CLEARS_HANDLERS;
+const UNMANAGED: usize = (libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_SETTLS) as usize;
+
+/// Flags that the kernel does not get. Before the engine starts, nobody waits for the parent.
+fn done_here() -> usize {
+    if state::arena().is_some() { WAITS | CLEARS_HANDLERS } else { CLEARS_HANDLERS }
+}
+
+/// The kernel takes no longer description of a child.
+const MOST_DESCRIBED_BYTES: usize = PAGE_SIZE;
 
 /// Whether the child has a copy of the memory, and the engine may go on in it.
 fn is_copy(flags: usize) -> bool {
@@ -41,7 +54,7 @@ fn is_copy(flags: usize) -> bool {
 pub unsafe fn by_number(number: c_long, words: &[usize; 6]) -> Option<isize> {
     let (flags, stack, child) = match number {
         libc::SYS_fork => (0, 0, 0),
-        libc::SYS_clone => (words[0], words[1], words[3]),
+        libc::SYS_clone => (words[0] as u32 as usize, words[1], words[3]),
         libc::SYS_clone3 => {
             // SAFETY: the caller upholds this function's own contract.
             let [flags, _, child, _, _, stack] = unsafe { access::read(words[0] as *const [usize; 6]) }?;
@@ -53,22 +66,100 @@ pub unsafe fn by_number(number: c_long, words: &[usize; 6]) -> Option<isize> {
         return None;
     }
     // SAFETY: the caller upholds this function's own contract.
-    Some(unsafe {
+    unsafe {
         touch_for_clone(number, words);
-        copied(flags, child, || raw_result(number, words))
-    })
+        if flags & done_here() == 0 {
+            return copied(flags, child, || raw_result(number, words));
+        }
+        let mut words = *words;
+        if number == libc::SYS_clone {
+            words[0] &= !done_here();
+            return copied(flags, child, || raw_result(number, &words));
+        }
+        let described = without_flags(words[0], words[1])?;
+        words[0] = described.as_ptr() as usize;
+        let result = copied(flags, child, || raw_result(number, &words));
+        let _guard = guard::enter();
+        drop(described);
+        result
+    }
 }
 
+/// A copy of what describes a child for `clone3`, without [`done_here`]. `None`: the kernel would refuse it.
+///
+/// # Safety
+/// If it can be read, it is such a description.
+unsafe fn without_flags(at: usize, len: usize) -> Option<Vec<u64>> {
+    if !(size_of::<[u64; 8]>()..=MOST_DESCRIBED_BYTES).contains(&len) || !access::is_open(at, len, Access::Read) {
+        return None;
+    }
+    let mut copy = {
+        let _guard = guard::enter();
+        vec![0u64; len.div_ceil(size_of::<u64>())]
+    };
+    // SAFETY: the program's description can be read, and the copy is as long.
+    unsafe { std::ptr::copy_nonoverlapping(at as *const u8, copy.as_mut_ptr().cast(), len) };
+    copy[0] &= !(done_here() as u64);
+    Some(copy)
+}
+
+/// Makes a child, and does what its call leaves to do here. `None`: there is no means to wait for it, and there is no
+/// child.
+///
 /// # Safety
 /// `call` makes a child with a copy of the memory.
-unsafe fn copied(flags: usize, id_at: usize, call: impl FnOnce() -> isize) -> isize {
-    let result = fork::around(call);
-    if result == 0 && flags & libc::CLONE_CHILD_SETTID as usize != 0 && state::is_managed(id_at) {
-        // The kernel did not find the page.
-        // SAFETY: the address that the program gave for this.
-        unsafe { (id_at as *mut c_int).write_unaligned(kernel!(libc::SYS_gettid) as c_int) };
+unsafe fn copied(flags: usize, id_at: usize, call: impl FnOnce() -> isize) -> Option<isize> {
+    let flags_here = flags & done_here();
+    let guard = (flags_here != 0).then(guard::enter); // no handler of the program's runs before it is done
+    let awaited = if flags_here & WAITS != 0 { Some(state::keeping_errno(Awaited::new)?) } else { None };
+    let result = fork::around(|| {
+        awaited.as_ref().inspect(|awaited| awaited.tie.set_inherited(true));
+        call()
+    });
+    if let Some(awaited) = awaited {
+        state::keeping_errno(|| awaited.end(result));
     }
-    result
+    if result == 0 {
+        if flags_here & CLEARS_HANDLERS != 0 {
+            state::keeping_errno(signals::clear_handlers);
+        }
+        drop(guard);
+        if flags & libc::CLONE_CHILD_SETTID as usize != 0 && state::is_managed(id_at) {
+            // The kernel did not find the page.
+            // SAFETY: the address that the program gave for this.
+            unsafe { (id_at as *mut c_int).write_unaligned(kernel!(libc::SYS_gettid) as c_int) };
+        }
+    }
+    Some(result)
+}
+
+/// What a child has until it ends or executes a program, but its own children have not.
+struct Awaited {
+    descendants: Descendants,
+    tie: Tie,
+}
+
+impl Awaited {
+    fn new() -> Option<Self> {
+        let descendants = Descendants::new().ok()?;
+        let tie = descendants.tie(0).ok()?;
+        tie.set_inherited(false);
+        Some(Awaited { descendants, tie })
+    }
+
+    /// After the call with this result: waits in the parent. The child keeps it.
+    fn end(self, result: isize) {
+        let Awaited { descendants, tie } = self;
+        if result == 0 {
+            tie.set_inherited(false);
+            std::mem::forget((descendants, tie));
+            return;
+        }
+        drop(tie);
+        if result > 0 {
+            descendants.wait(0);
+        }
+    }
 }
 
 /// What a call of `clone` or `clone3` asks for: its flags, and where the kernel writes the ids of the child, in the
@@ -188,13 +279,17 @@ export! {
             return unsafe { REAL.get()(work, stack, flags, argument, parent, tls, child) };
         };
         // The child begins on a copy of this stack. It has that of the program once it has managed memory.
-        let on_this_stack = [words[0], 0, words[2], words[3], words[4], 0];
+        let on_this_stack = [words[0] & !done_here(), 0, words[2], words[3], words[4], 0];
         // SAFETY: the program's call, but for the stack.
         let result = unsafe {
             copied(words[0], words[3], || {
                 touch_for_clone(libc::SYS_clone, &words);
                 raw_result(libc::SYS_clone, &on_this_stack)
             })
+        };
+        let Some(result) = result else {
+            // SAFETY: passes the caller's arguments on unchanged.
+            return unsafe { REAL.get()(Some(work), stack, flags, argument, parent, tls, child) };
         };
         if result < 0 {
             state::fail(-result as c_int);

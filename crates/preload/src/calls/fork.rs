@@ -19,7 +19,7 @@ use folioswap_sys::{c_thread, fault_stack, signals};
 
 use crate::alloc::huge;
 use crate::calls::{aio, mirrored};
-use crate::faults::{cleared, net, only_thread, ours, rseq, signal_stack, threads};
+use crate::faults::{caught, cleared, net, only_thread, ours, rseq, signal_stack, threads};
 use crate::ground::export::{export, real};
 use crate::ground::lock::Locked;
 use crate::ground::real::kernel;
@@ -196,6 +196,7 @@ extern "C" fn child() {
     let Some(fork) = FORK.take() else { return };
     heap::release_in_child();
     net::forget();
+    caught::begin_child();
     adopt::begin_child();
     ring_places::begin_child();
     waiting::note_process();

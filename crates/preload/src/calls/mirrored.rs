@@ -1,5 +1,6 @@
 //! Rights that the program's thread has changed for itself alone: the engine's threads change theirs alike. When the
-//! C library changes the user of all threads, each must get the same answer, or it ends the process.
+//! C library changes the user of all threads, each must get the same answer, or it ends the process. And calls by which
+//! they share less with the program's thread.
 //!
 //! A thread of the engine is asked by SIGSYS, which is open there and handled by this library.
 
@@ -40,7 +41,8 @@ pub fn is_possible() -> bool {
     state::arena().is_some() && !guard::inside() && !own_calls::is_used()
 }
 
-/// Called after the program's thread has made such a call, with success. Returns whether all threads have made it.
+/// Called after the program's thread has made such a call, with success. Returns whether all threads have made it, or
+/// need not.
 pub fn mirror(number: c_long, words: &[usize; 6]) -> bool {
     if !is_possible() {
         return true;
@@ -62,6 +64,13 @@ pub fn mirror(number: c_long, words: &[usize; 6]) -> bool {
     CALL[1..].iter().zip(words).for_each(|(place, word)| place.store(*word, Ordering::SeqCst));
     begin(round.wrapping_add(2));
     state::keeping_errno(|| ask(round.wrapping_add(2)))
+}
+
+/// Called before the program's thread enters another mount namespace. The kernel wants it to share its root and folder
+/// with no other thread, so the engine's get their own. They leave the folder, whose mount would stay in use.
+pub fn set_apart() {
+    let mirror = |number, word| mirror(number, &[word, 0, 0, 0, 0, 0]);
+    let _ = mirror(libc::SYS_unshare, libc::CLONE_FS as usize) && mirror(libc::SYS_chdir, c"/".as_ptr() as usize);
 }
 
 /// The version and the rights that a call of capset names.
@@ -123,8 +132,11 @@ pub fn is_answered(about: &libc::siginfo_t) -> bool {
     if number as c_long == libc::SYS_capset {
         words[..2].copy_from_slice(&[rights[..].as_ptr() as usize, rights[2..].as_ptr() as usize]);
     }
-    // SAFETY: the call that the program has made for its thread, on numbers and locals.
-    unsafe { kernel!(number as c_long, words[0], words[1], words[2], words[3], words[4]) };
+    // SAFETY: the call that the program has made for its thread, on numbers and locals, or one of `set_apart`.
+    let result = unsafe { kernel!(number as c_long, words[0], words[1], words[2], words[3], words[4]) };
+    if number as c_long == libc::SYS_unshare && result != 0 {
+        return true; // the next call must not be made
+    }
     let count =
         |word: u64| ((word >> 32) as u32 == round && (is_bare || round == about.si_errno as u32)).then(|| word + 1);
     let _ = ROUND.fetch_update(Ordering::SeqCst, Ordering::SeqCst, count);

@@ -24,6 +24,7 @@ pub mod mirrored;
 pub mod mmap;
 mod notified;
 mod numbers;
+mod on_stack;
 mod other_library;
 pub mod pagemap;
 mod paths;

@@ -291,6 +291,7 @@ export! {
         // SAFETY: passes the caller's arguments on unchanged. The commands in them get the environment.
         unsafe {
             let _held = held_texts(environment());
+            cover::stack();
             WORDEXP.get()(words, found, flags)
         }
     }
@@ -317,6 +318,7 @@ export! {
         unsafe {
             let _held = held_texts(environment());
             let copy = copy(command);
+            cover::stack();
             SYSTEM.get()(copy.as_ref().map_or(command, |copy| copy.as_ptr()))
         }
     }
@@ -329,6 +331,7 @@ export! {
             let _held = held_texts(environment());
             let copies = (copy(command), copy(mode));
             let command = copies.0.as_ref().map_or(command, |copy| copy.as_ptr());
+            cover::stack();
             POPEN.get()(command, copies.1.as_ref().map_or(mode, |copy| copy.as_ptr()))
         }
     }

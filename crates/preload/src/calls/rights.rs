@@ -61,6 +61,10 @@ pub fn before(number: c_long, words: &[usize; 6]) {
     match number {
         libc::SYS_unshare if enters(words[0]) => {}
         libc::SYS_setns if enters(words[1]) => {}
+        libc::SYS_setns if words[1] == 0 || words[1] & libc::CLONE_NEWNS as usize != 0 => {
+            ready();
+            mirrored::set_apart();
+        }
         libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_unshare | libc::SYS_setns => ready(),
         libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_setfsuid => ready(),
         libc::SYS_setgid | libc::SYS_setregid | libc::SYS_setresgid | libc::SYS_setfsgid => ready(),

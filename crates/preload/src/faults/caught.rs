@@ -1,9 +1,11 @@
 //! Signals during a caught call. `calls::dispatch` makes it in the handler of SIGSYS. A handler of the
 //! program's that interrupted it there would run on top of it, on the signal stack, with a context not the program's.
 //!
-//! So such a signal is *deferred*: sent again, with all signals blocked until the handler of SIGSYS returns. Then the
-//! program's own code is interrupted, behind its call, as by the kernel. A call that sleeps has failed with EINTR then.
-//! One that the kernel restarts, or that has not begun, is *refused*: the program makes it again after its handler.
+//! So such a signal is *deferred*: kept, with all signals blocked until the handler of SIGSYS returns. That makes its
+//! own frame the signal's then: the program's own code is interrupted, behind its call, as by the kernel, and before
+//! any signal that was queued later. A call that sleeps has failed with EINTR then. One that the kernel restarts, or
+//! that has not begun, is *refused*: the program makes it again after its handler. Where it cannot be kept, the signal
+//! is sent again instead, behind those that are queued.
 //!
 //! Calls that set a mask while they wait are left out: that mask decides which handlers run. So are those that execute
 //! a program, which gets the mask.
@@ -13,10 +15,10 @@ use std::mem::offset_of;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use folioswap_sys::static_tls::StaticTls;
-use folioswap_sys::{fs_base, own_calls, sigbus, static_tls};
+use folioswap_sys::{fs_base, own_calls, sigbus, static_tls, vforked};
 use libc::ucontext_t;
 
-use crate::faults::{net, signal_stack};
+use crate::faults::{net, signal_stack, small_stack};
 use crate::ground::real::own;
 use crate::ground::{guard, libc_call, state};
 use crate::memory::access;
@@ -36,6 +38,29 @@ static_tls! {
     static SLEEPS: u64 = "folioswap_sleeps";
 }
 
+static_tls! {
+    /// The deferred signal that is kept; zero: none.
+    static KEPT: u64 = "folioswap_kept_signal";
+}
+
+// What the kernel tells about it. The rest of a description is zeros.
+static_tls! {
+    static KEPT_FIRST: About = "folioswap_kept_first";
+}
+static_tls! {
+    static KEPT_SECOND: About = "folioswap_kept_second";
+}
+
+/// Half of what the kernel tells about a signal.
+type About = (u64, (u64, u64));
+
+/// A description of a signal, in words.
+type Words = [u64; size_of::<libc::siginfo_t>() / size_of::<u64>()];
+
+/// Where the description of a signal is in a frame: behind the return address, and a context with the kernel's set of
+/// signals.
+const DESCRIBED_AT: usize = size_of::<usize>() + offset_of!(ucontext_t, uc_sigmask) + size_of::<u64>();
+
 /// A stack pointer this far below the context is the caught call's, or that of a handler on top of it.
 const DEEPEST_BYTES: usize = signal_stack::SIGNAL_BYTES;
 /// What the C library's return from a handler takes up to its call.
@@ -43,7 +68,8 @@ const RETURN_BYTES: usize = 8;
 
 // The handler of SIGSYS notes its context in `CAUGHT`, and the base that it has found in `OTHER_BASE`. Before, where
 // the program has set another FS base, it sets the thread's own (`folioswap_sys::fs_base`), from here, as a signal that
-// comes must find the instruction pointer here.
+// comes must find the instruction pointer here. Where it has not, the frame becomes that of a deferred signal at last,
+// if there is one, and no other caught call is being made.
 std::arch::global_asm!(
     ".pushsection .text",
     ".balign 16",
@@ -67,16 +93,33 @@ std::arch::global_asm!(
     "rdfsbase r9",
     "cmp r8, r9",
     "je 2f",
+    "mov byte ptr [rip + {has_others}], 1",
     "wrfsbase r8",
     "mov r10, r9",
     "push r9",
     ".cfi_adjust_cfa_offset 8",
-    "call 2f",
+    "call 3f",
     "pop r9",
     ".cfi_adjust_cfa_offset -8",
     "wrfsbase r9",
     "ret",
-    "2: mov rax, qword ptr [rip + folioswap_caught_base@GOTTPOFF]",
+    "2: sub rsp, 8",
+    ".cfi_adjust_cfa_offset 8",
+    "call 3f",
+    "add rsp, 8",
+    ".cfi_adjust_cfa_offset -8",
+    ".hidden folioswap_on_call_last",
+    ".globl folioswap_on_call_last",
+    "folioswap_on_call_last:",
+    "mov rax, qword ptr [rip + folioswap_kept_signal@GOTTPOFF]",
+    "cmp qword ptr fs:[rax], 0",
+    "jne 4f",
+    "ret",
+    ".hidden folioswap_on_call_looked",
+    ".globl folioswap_on_call_looked",
+    "folioswap_on_call_looked:",
+    ".cfi_adjust_cfa_offset 16",
+    "3: mov rax, qword ptr [rip + folioswap_caught_base@GOTTPOFF]",
     "push qword ptr fs:[rax]",
     ".cfi_adjust_cfa_offset 8",
     "mov qword ptr fs:[rax], r10",
@@ -96,10 +139,31 @@ std::arch::global_asm!(
     "pop qword ptr fs:[rax]",
     ".cfi_adjust_cfa_offset -8",
     "ret",
-    ".cfi_endproc",
     "folioswap_on_call_end:",
+    ".cfi_adjust_cfa_offset -16",
+    "4: mov rax, qword ptr [rip + folioswap_caught@GOTTPOFF]",
+    "cmp qword ptr fs:[rax], 0",
+    "jne 5f",
+    "mov rdi, rsp",
+    "sub rsp, 8",
+    ".cfi_adjust_cfa_offset 8",
+    "call {take_kept}",
+    "add rsp, 8",
+    ".cfi_adjust_cfa_offset -8",
+    "test eax, eax",
+    "jz 5f",
+    "mov edi, eax",
+    "lea rsi, [rsp + {described_at}]",
+    "lea rdx, [rsp + 8]",
+    "jmp {enter_kept}",
+    "5: ret",
+    ".cfi_endproc",
     ".popsection",
     entry = sym sigbus::syscall_entry,
+    has_others = sym fs_base::HAS_OTHERS,
+    take_kept = sym take_kept,
+    described_at = const DESCRIBED_AT,
+    enter_kept = sym small_stack::enter_kept,
     stack_bytes = sym fs_base::STACK_BYTES,
     mark = const fs_base::MARK,
     stack = const offset_of!(ucontext_t, uc_stack) + offset_of!(libc::stack_t, ss_sp),
@@ -109,6 +173,9 @@ std::arch::global_asm!(
 unsafe extern "C" {
     /// The handler of SIGSYS.
     pub fn folioswap_on_call(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void);
+    /// Where it looks for a kept signal, and the end of that.
+    static folioswap_on_call_last: u8;
+    static folioswap_on_call_looked: u8;
     static folioswap_on_call_end: u8;
 }
 
@@ -136,6 +203,12 @@ pub fn during(number: c_long, words: &[usize; 6], call: impl FnOnce() -> Option<
     };
     SLEEPS.set(0);
     compiler_fence(Ordering::SeqCst);
+    if other_base().is_some() {
+        let (signal, about) = kept(); // from before the other base was noted
+        if signal != 0 {
+            send_again(signal, &about);
+        }
+    }
     (result, libc_call::end_refusal())
 }
 
@@ -144,6 +217,59 @@ pub fn forget() {
     CAUGHT.set(0);
     SLEEPS.set(0);
     libc_call::end_refusal();
+    let (signal, about) = kept();
+    if signal != 0 {
+        send_again(signal, &about);
+    }
+}
+
+/// In a forked child: the signal is its parent's.
+pub fn begin_child() {
+    KEPT.set(0);
+}
+
+/// Takes the signal that is kept, and what is known about it. Zero: none.
+fn kept() -> (c_int, Words) {
+    let ((a, (b, c)), (d, (e, f))) = (KEPT_FIRST.get(), KEPT_SECOND.get());
+    let mut about = Words::default();
+    about[..6].copy_from_slice(&[a, b, c, d, e, f]);
+    (KEPT.replace(0) as c_int, about)
+}
+
+/// Keeps a signal.
+fn keep(signal: c_int, &[a, b, c, d, e, f, ..]: &Words) {
+    KEPT_FIRST.set((a, (b, c)));
+    KEPT_SECOND.set((d, (e, f)));
+    KEPT.set(signal as u64);
+}
+
+/// Sends a deferred signal again. An action of the program's that has ended with it is set again.
+fn send_again(signal: c_int, about: &Words) -> bool {
+    small_stack::set_ended(signal);
+    let kept = state::errno();
+    // SAFETY: the kernel reads the description of the signal.
+    let sent = unsafe {
+        let process = own!(libc::SYS_getpid);
+        own!(libc::SYS_rt_tgsigqueueinfo, process, guard::this_thread(), signal, about.as_ptr()) == 0
+    };
+    state::fail(kept);
+    sent
+}
+
+/// Makes a frame that of the kept signal. Returns the signal; zero: the call that was made has blocked it. All signals
+/// are blocked.
+extern "C" fn take_kept(frame: usize) -> c_int {
+    let (signal, about) = kept();
+    // SAFETY: the kernel's frame: the return address, the context, and room for the description.
+    unsafe {
+        let blocked = (frame + size_of::<usize>() + offset_of!(ucontext_t, uc_sigmask)) as *const u64;
+        if *blocked >> (signal - 1) & 1 != 0 {
+            send_again(signal, &about);
+            return 0;
+        }
+        ((frame + DESCRIBED_AT) as *mut Words).write_unaligned(about);
+    }
+    signal
 }
 
 fn places(context: &ucontext_t) -> [usize; 2] {
@@ -161,6 +287,23 @@ pub fn is_in(context: &ucontext_t) -> bool {
     is_within || entry.contains(&at) || is_returning
 }
 
+/// Has the handler of SIGSYS look for a kept signal once more, if it, or another handler on its stack, has done so and
+/// only returns.
+fn look_again(context: &mut ucontext_t) {
+    let [at, pointer] = places(context);
+    let looks = &raw const folioswap_on_call_last as usize..&raw const folioswap_on_call_looked as usize;
+    let returns = net::restorer();
+    let registers = &mut context.uc_mcontext.gregs;
+    if (returns..returns + RETURN_BYTES).contains(&at) {
+        // SAFETY: the return address of the frame, which the handler has taken from there.
+        unsafe { ((pointer - size_of::<usize>()) as *mut usize).write(returns) };
+        registers[libc::REG_RSP as usize] -= size_of::<usize>() as i64;
+    } else if !looks.contains(&at) {
+        return;
+    }
+    registers[libc::REG_RIP as usize] = looks.start as i64;
+}
+
 /// Defers a signal that has interrupted a caught call. Returns whether that was possible: not where the program's
 /// filters may forbid it, nor for a signal that the processor raises.
 ///
@@ -173,27 +316,28 @@ pub unsafe fn defer(signal: c_int, about: Option<*const libc::siginfo_t>, contex
     }
     let all = guard::BLOCKED;
     let mut before = 0u64;
-    let mut plain = [0u64; 16]; // the signal, and how it was sent: by tkill
-    plain[..2].copy_from_slice(&[signal as u64, u64::from(libc::SI_TKILL as u32)]);
-    let about = about.unwrap_or(plain.as_ptr().cast());
-    let kept = state::errno();
-    // SAFETY: the kernel reads and fills in locals, and reads the description of the signal.
-    let sent = unsafe {
+    let mut words = Words::default(); // the signal, and how it was sent: by tkill
+    words[..2].copy_from_slice(&[signal as u64, u64::from(libc::SI_TKILL as u32)]);
+    // SAFETY: the kernel reads and fills in locals. The description is the kernel's.
+    unsafe {
         own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, &raw mut before, 8);
-        let process = own!(libc::SYS_getpid);
-        let sent = own!(libc::SYS_rt_tgsigqueueinfo, process, guard::this_thread(), signal, about) == 0;
-        if !sent {
-            own!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, 0usize, 8);
+        if let Some(about) = about {
+            words = about.cast::<Words>().read();
         }
-        sent
-    };
-    state::fail(kept);
-    if sent {
-        // SAFETY: the kernel's set has 8 bytes.
-        unsafe { *(&raw mut context.uc_sigmask).cast::<u64>() |= all };
-        libc_call::refuse_next(SLEEPS.get(), context);
     }
-    sent
+    // With another FS base, and in a child that shares the memory, nobody would look for it here.
+    if KEPT.get() == 0 && !fs_base::has_others() && !vforked::is_child() {
+        keep(signal, &words);
+        look_again(context);
+    } else if !send_again(signal, &words) {
+        // SAFETY: the kernel reads the local.
+        unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, 0usize, 8) };
+        return false;
+    }
+    // SAFETY: the kernel's set has 8 bytes.
+    unsafe { *(&raw mut context.uc_sigmask).cast::<u64>() |= all };
+    libc_call::refuse_next(SLEEPS.get(), context);
+    true
 }
 
 /// Whether a call is made with the mask as it is: one that sets another while it waits, or that executes a program.

@@ -40,16 +40,39 @@ pub fn is_last_thread() -> bool {
     }
     let _guard = guard::enter();
     let mut ending = self::ending();
-    let Ok(listed) = std::fs::read_dir("/proc/self/task") else { return false };
-    let threads: Vec<u32> = listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let this = guard::this_thread();
+    let listed = listed().filter(|threads| threads.contains(&this));
+    let Some(threads) = listed else { return has_one_thread() }; // there is no `/proc`, or not that of this process
     ending.retain(|thread| threads.contains(thread));
-    ending.push(guard::this_thread());
-    threads.into_iter().all(|thread| ending.contains(&thread) || folioswap::is_internal(thread) || has_ended(thread))
+    ending.push(this);
+    threads.into_iter().all(|thread| ending.contains(&thread) || folioswap::is_internal(thread))
 }
 
-/// Whether a thread has ended. The first one of a process stays listed until the others have ended, too.
-fn has_ended(thread: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    state.is_empty() || state.starts_with(['Z', 'X'])
+/// The threads of the process, by the ids that they have for it: another PID namespace, of which `/proc` may be, has
+/// others for them. Without those that have ended: the first one stays listed until the others have, too.
+fn listed() -> Option<Vec<u32>> {
+    let folder = std::fs::read_dir("/proc/self/task").ok()?;
+    let status = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("status")).ok();
+    Some(folder.flatten().filter_map(status).filter_map(|status| id_of_living(&status)).collect())
+}
+
+/// The innermost id in what `/proc` says of a thread; `None` if that has ended.
+fn id_of_living(status: &str) -> Option<u32> {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let is_living = field("State:").is_some_and(|state| !state.starts_with(['Z', 'X']));
+    field("NSpid:").filter(|_| is_living)?.split_whitespace().next_back()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_has_the_id_that_its_own_namespace_gave_it() {
+        let status = |state, ids| format!("Name:\tState: Z\nState:\t{state}\nPid:\t7\nNSpid:\t{ids}\nThreads:\t1\n");
+        assert_eq!(id_of_living(&status("S (sleeping)", "7")), Some(7));
+        assert_eq!(id_of_living(&status("R (running)", "7\t12\t3")), Some(3));
+        assert_eq!(id_of_living(&status("Z (zombie)", "7\t12")), None);
+        assert_eq!(id_of_living("State:\tS (sleeping)\n"), None);
+    }
 }

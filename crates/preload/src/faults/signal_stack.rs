@@ -54,6 +54,11 @@ static_tls! {
     static STANDS_FOR: libc::stack_t = "folioswap_stands_for";
 }
 
+static_tls! {
+    /// The program's stack that is held in RAM: its address and size.
+    static HELD: (usize, usize) = "folioswap_held_signal_stack";
+}
+
 fn map() -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -146,9 +151,10 @@ pub fn is_on_own(pointer: usize) -> bool {
     own_signal_stack().is_some_and(|own| is_on(&own, pointer))
 }
 
-/// Whether a stack pointer is on the program's stack that this library's stack replaces.
+/// Whether a stack pointer is on the program's stack that this library's stack replaces. The kernel takes nobody to be
+/// on a stack that it does not keep while a handler runs.
 pub fn is_on_theirs(pointer: usize) -> bool {
-    stands_for().is_some_and(|theirs| is_on(&theirs, pointer))
+    stands_for().is_some_and(|theirs| !disarms(&theirs) && is_on(&theirs, pointer))
 }
 
 /// Notes which stack the calling thread really uses, if any. `false`: another thread uses it, and this one none.
@@ -175,31 +181,43 @@ pub fn stay(stood_for: Option<libc::stack_t>) {
     let known = current();
     let is_theirs = mode(&known) != libc::SS_DISABLE && !is_own(&known, MAPPING.get());
     note_used(is_theirs.then_some(&known));
+    drop(hold(&known));
 }
 
-/// In a forked child: the other threads are its parent's.
+/// In a forked child: the other threads are its parent's, and so is what was held.
 pub fn begin_child() {
+    HELD.set((0, 0));
     let mapping = MAPPING.get();
     stacks().used.retain(|(thread, _)| *thread == mapping);
 }
 
 /// The stack to set when the program asks for one, or for none. Small stacks are set in name only: a caught system call
 /// with a fault in it needs more than 8 KiB on some processors. Handlers run on them all the same
-/// ([`small_stack`](super::small_stack)). So is one that another thread uses, as varnishd has all of its threads set
-/// the same, for the one that ends the process: handlers of the others stay on this library's.
+/// ([`small_stack`](super::small_stack)), as on those that the kernel would not keep while a handler runs
+/// (SS_AUTODISARM): it may switch to a stack that has left RAM. So is one set that another thread uses, as varnishd has
+/// all of its threads set the same, for the one that ends the process: handlers of the others stay on this library's.
 pub fn instead_of(wanted: libc::stack_t) -> libc::stack_t {
     let Some(own) = own_signal_stack() else { return wanted };
     let none = mode(&wanted) == libc::SS_DISABLE;
-    let small =
-        matches!(wanted.ss_flags, 0 | libc::SS_ONSTACK) && (libc::MINSIGSTKSZ..LEAST_BYTES).contains(&wanted.ss_size);
-    let is_free = note_used(if none || small { None } else { Some(&wanted) });
-    let in_name = small || !is_free;
+    let is_run_on = !none && complaint(&wanted) == 0 && is_run_on(&wanted);
+    let is_free = note_used(if none || is_run_on { None } else { Some(&wanted) });
+    let in_name = is_run_on || !is_free;
     set_stands_for(in_name.then_some(wanted));
     if none || in_name { own } else { wanted }
 }
 
 /// The kernel's flag that a handler is to find no stack set.
 pub const SS_AUTODISARM: i32 = i32::MIN;
+
+/// Whether a handler is to find no stack set.
+pub fn disarms(stack: &libc::stack_t) -> bool {
+    stack.ss_flags & SS_AUTODISARM != 0
+}
+
+/// Whether a stack of the program's is set in name only for what it is itself. Handlers run on it.
+fn is_run_on(stack: &libc::stack_t) -> bool {
+    stack.ss_size < LEAST_BYTES || disarms(stack)
+}
 
 /// What the program wants, less that flag.
 fn mode(wanted: &libc::stack_t) -> i32 {
@@ -218,7 +236,7 @@ pub fn complaint(wanted: &libc::stack_t) -> i32 {
 
 /// Holds the stack that the calling thread has set, which is managed from now on.
 pub fn hold_current() {
-    hold(&current());
+    drop(hold(&current()));
 }
 
 /// The stack that the kernel knows for the calling thread.
@@ -238,11 +256,40 @@ pub fn current_without_tls() -> Option<libc::stack_t> {
     is_known.then_some(current)
 }
 
-/// Holds the program's stack in RAM: the kernel writes the frames of signals to it.
-pub fn hold(wanted: &libc::stack_t) {
-    if mode(wanted) != libc::SS_DISABLE && complaint(wanted) == 0 {
-        resident::hold(wanted.ss_sp as usize, wanted.ss_size);
+/// The address and size of the stack that is held, if there is one. It stays held, which is the caller's from here on.
+pub fn take_held() -> Option<(usize, usize)> {
+    Some(HELD.replace((0, 0))).filter(|&held| held != (0, 0))
+}
+
+/// A stack that stays held until this is dropped.
+pub struct Before(usize, usize);
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        resident::release(self.0, self.1);
     }
+}
+
+/// Holds the stack in RAM that the kernel is about to get, if it is the program's: the kernel writes the frames of
+/// signals to it, and waits for no page in direct mode. Returns the one before, which the kernel may still use.
+pub fn hold(set: &libc::stack_t) -> Before {
+    let (addr, len) = (set.ss_sp as usize, set.ss_size);
+    let is_set = state::direct() && mode(set) != libc::SS_DISABLE && complaint(set) == 0;
+    let wanted = if is_set && state::is_managed(addr) { (addr, len) } else { (0, 0) };
+    let before = HELD.get();
+    if wanted == (0, 0) && before == (0, 0) {
+        return Before(0, 0);
+    }
+    let _guard = guard::enter();
+    if wanted == before {
+        drop(Before(addr, len)); // the program may have mapped something else there meanwhile
+    }
+    resident::hold(wanted.0, wanted.1);
+    if vforked::is_child() {
+        return Before(0, 0); // the parent's
+    }
+    HELD.set(wanted);
+    if wanted == before { Before(0, 0) } else { Before(before.0, before.1) }
 }
 
 /// The program's stack that this library's stack replaces.
@@ -251,8 +298,19 @@ pub fn stands_for() -> Option<libc::stack_t> {
 }
 
 /// The same, if handlers run on it.
-pub fn stands_for_small() -> Option<libc::stack_t> {
-    stands_for().filter(|stack| stack.ss_size < LEAST_BYTES)
+pub fn stands_for_run_on() -> Option<libc::stack_t> {
+    stands_for().filter(is_run_on)
+}
+
+/// The stack for the kernel to set where a handler returns in whose context there is `noted`: it stays what it is, but
+/// for one that was set before the handler began only.
+pub fn set_again(noted: libc::stack_t) -> libc::stack_t {
+    let own = own_signal_stack().filter(|_| disarms(&noted));
+    let Some(own) = own else { return if disarms(&noted) { noted } else { current() } };
+    note_used(None);
+    drop(hold(&own));
+    set_stands_for(Some(noted));
+    own
 }
 
 /// A child that shares the memory leaves its parent's.
@@ -269,6 +327,7 @@ pub fn told(set: libc::stack_t, stands_for: Option<libc::stack_t>) -> libc::stac
         return set;
     }
     match stands_for {
+        Some(theirs) if disarms(&theirs) => libc::stack_t { ss_flags: SS_AUTODISARM, ..theirs },
         Some(theirs) => libc::stack_t { ss_flags: set.ss_flags & libc::SS_ONSTACK, ..theirs },
         None => libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 },
     }

@@ -18,7 +18,7 @@ use crate::faults::{caught, masks, only_thread, signal_stack, small_stack, threa
 use crate::ground::export::{aliases, export, real};
 use crate::ground::real::{kernel, own};
 use crate::ground::{guard, selector, state};
-use crate::memory::access;
+use crate::memory::{access, cover};
 
 real!(SIGACTION = c"sigaction": fn(c_int, *const Action, *mut Action) -> c_int);
 real!(SIGNAL = c"signal": fn(c_int, sighandler_t) -> sighandler_t);
@@ -137,6 +137,7 @@ export! {
                 change(copy, |wanted| small_stack::instead_of(signal, wanted));
             }
             let mut known: Action = zeroed();
+            cover::stack();
             let result = real(signal, copy.as_ref().map_or(null(), |copy| &raw const *copy), &raw mut known);
             if result == 0 && !before.is_null() {
                 change(&mut known, |known| small_stack::told(known, was));
@@ -162,6 +163,7 @@ fn change(action: &mut Action, by: impl FnOnce(KernelAction) -> KernelAction) {
 /// Sets a handler by a call of the C library's, and has it begin here. Returns the previous handler.
 fn set_plain(signal: c_int, set: impl FnOnce() -> sighandler_t) -> sighandler_t {
     let was = small_stack::noted(signal);
+    cover::stack();
     let before = set();
     if before == libc::SIG_ERR {
         return before;
@@ -257,6 +259,22 @@ pub unsafe fn kernel_action(
     }
 }
 
+/// Sets the default actions for all signals that are not ignored, as the kernel does for a child of `clone3` with
+/// CLONE_CLEAR_SIGHAND.
+pub fn clear_handlers() {
+    for signal in 1..=libc::SIGRTMAX() {
+        let mut action = KernelAction { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+        // SAFETY: reads and writes a local. Two signals have no action, which is refused.
+        unsafe {
+            if kernel_action(signal, null(), &raw mut action, 8) == 0 {
+                let handler = if action.handler == libc::SIG_IGN { libc::SIG_IGN } else { libc::SIG_DFL };
+                action = KernelAction { handler, flags: 0, restorer: 0, mask: 0 };
+                kernel_action(signal, &raw const action, null_mut(), 8);
+            }
+        }
+    }
+}
+
 export! {
     fn sigset(number: c_int, handler: sighandler_t) -> sighandler_t {
         if ours::is_ours(number) {
@@ -280,6 +298,7 @@ export! {
             set_own_handler(number, libc::SIG_IGN, 0);
             return 0;
         }
+        cover::stack();
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { SIGIGNORE.get()(number) }
     }
@@ -287,6 +306,7 @@ export! {
 
 export! {
     fn siginterrupt(number: c_int, on: c_int) -> c_int {
+        cover::stack();
         // SAFETY: passes the caller's arguments on, unless they would change the action of a signal in [`ours`].
         if ours::is_ours(number) { 0 } else { unsafe { SIGINTERRUPT.get()(number, on) } }
     }
@@ -322,10 +342,10 @@ export! {
                 state::fail(libc::EPERM);
                 return -1;
             }
-            if let Some(wanted) = &mut wanted {
-                signal_stack::hold(wanted);
+            let _before = wanted.as_mut().map(|wanted| {
                 *wanted = signal_stack::instead_of(*wanted);
-            }
+                signal_stack::hold(wanted)
+            });
             let mut known: stack_t = zeroed();
             let result = real(wanted.as_ref().map_or(std::ptr::null(), |wanted| &raw const *wanted), &raw mut known);
             if result < 0 {

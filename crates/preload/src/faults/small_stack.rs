@@ -3,7 +3,7 @@
 //!
 //! - A handler that wants the signal stack (SA_ONSTACK) runs on the small one that the program has set, while the
 //!   kernel knows this library's ([`signal_stack::instead_of`]): that one takes the frames of faults and caught calls,
-//!   for which the program's has no room.
+//!   for which the program's has no room. With SS_AUTODISARM none is set in name until the handler returns.
 //! - A *plain* handler, without that flag or where the program has set no such stack, runs on the stack of the
 //!   interrupted code. If that has left RAM, as a coroutine's may, the kernel could make no frame there in direct mode,
 //!   and would end the process.
@@ -97,6 +97,18 @@ pub fn instead_of(signal: c_int, action: KernelAction) -> KernelAction {
     KernelAction { restorer: action.restorer, ..kernels(noted(signal)) }
 }
 
+/// Has the C library's own handler of a signal, if there is one, begin here.
+pub fn begin_here(signal: c_int) {
+    let mut action = KernelAction { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+    // SAFETY: the kernel fills in the local, and reads it.
+    unsafe {
+        if own!(libc::SYS_rt_sigaction, signal, 0usize, &raw mut action, 8) == 0 {
+            action = instead_of(signal, action);
+            own!(libc::SYS_rt_sigaction, signal, &raw const action, 0usize, 8);
+        }
+    }
+}
+
 /// What the kernel is to know of a noted action.
 fn kernels(noted: Noted) -> KernelAction {
     let mask = noted.mask & !ours::ours_mask();
@@ -152,8 +164,9 @@ extern "C" fn land(signal: c_int, frame: usize, context: &mut ucontext_t, about:
 fn landed(signal: c_int, frame: usize, context: &mut ucontext_t, about: *const siginfo_t) -> Landing {
     let noted = noted(signal);
     if caught::is_in(context) {
+        let about = (noted.flags & libc::SA_SIGINFO as u64 != 0).then_some(about);
         // SAFETY: the kernel's own. It describes the signal if the program wants it.
-        if unsafe { deferred(signal, noted, about, context) } {
+        if unsafe { caught::defer(signal, about, context) } {
             // The program's own way to return may be a call that is caught again.
             // SAFETY: the kernel's frame, which begins with the return address.
             unsafe { (frame as *mut usize).write(net::restorer()) };
@@ -162,7 +175,7 @@ fn landed(signal: c_int, frame: usize, context: &mut ucontext_t, about: *const s
         caught::forget();
     }
     // SAFETY: the kernel's frame, which this handler alone uses.
-    let moved = unsafe { settled_blocked(frame, context, is_plain_here(noted, frame)) };
+    let moved = unsafe { settled_blocked(frame, context, noted) };
     if moved.is_none() {
         // SAFETY: as above.
         unsafe { begin(frame, context, leave_in_place()) };
@@ -196,22 +209,33 @@ pub unsafe fn take_mask(context: *mut ucontext_t) {
     }
 }
 
-/// Defers a signal that has come in the middle of a caught call, if that is possible. One whose action ends with it is
-/// set again.
-///
-/// # Safety
-/// `about` and `context` are the signal's.
-unsafe fn deferred(signal: c_int, noted: Noted, about: *const siginfo_t, context: &mut ucontext_t) -> bool {
-    let about = (noted.flags & libc::SA_SIGINFO as u64 != 0).then_some(about);
-    // SAFETY: the caller upholds this function's own contract.
-    let is_deferred = unsafe { caught::defer(signal, about, context) };
-    if is_deferred && noted.flags & libc::SA_RESETHAND as u64 != 0 {
+/// Sets the program's action for a signal again that is sent again, if the action has ended with it.
+pub fn set_ended(signal: c_int) {
+    let noted = noted(signal);
+    if noted.flags & libc::SA_RESETHAND as u64 != 0 {
         let mut action = kernels(noted);
         action.flags |= ours::RESTORES;
         // SAFETY: the kernel reads the local.
         unsafe { own!(libc::SYS_rt_sigaction, signal, &raw const action, 0usize, 8) };
     }
-    is_deferred
+}
+
+/// As [`land`] for a signal that was kept until here. The frame is that of the handler of SIGSYS, and all signals are
+/// blocked.
+extern "C" fn land_kept(signal: c_int, frame: usize, context: &mut ucontext_t, _about: *const siginfo_t) -> Landing {
+    let noted = noted(signal);
+    let itself = if noted.flags & libc::SA_NODEFER as u64 != 0 { 0 } else { 1 << (signal - 1) };
+    // SAFETY: the kernel's set has 8 bytes.
+    let before = unsafe { *(&raw const context.uc_sigmask).cast::<u64>() };
+    BLOCKED.set((true, before | kernels(noted).mask | itself));
+    // SAFETY: the kernel's frame, which nobody else uses.
+    let moved = unsafe { settled(frame, context, noted) };
+    if moved.is_none() {
+        // SAFETY: as above.
+        unsafe { begin(frame, context, leave_in_place()) };
+        reopen();
+    }
+    Landing { frame: moved.unwrap_or(0), handler: noted.handler }
 }
 
 /// Whether a handler is to run on the stack of what was interrupted: also if it wants the signal stack, and the program
@@ -224,11 +248,11 @@ fn is_plain_here(noted: Noted, frame: usize) -> bool {
 ///
 /// # Safety
 /// As [`moved`].
-unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, is_plain: bool) -> Option<usize> {
+unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, noted: Noted) -> Option<usize> {
     let is_first = !has_not_begun(context);
-    let is_wanted = match is_plain {
+    let is_wanted = match is_plain_here(noted, frame) {
         true => is_to_move(frame, context),
-        false => !is_first || signal_stack::stands_for_small().is_some() && !signal_stack::is_on_own(pointer(context)),
+        false => !is_first || signal_stack::stands_for_run_on().is_some() && !signal_stack::is_on_own(pointer(context)),
     };
     if !is_wanted {
         return None;
@@ -238,7 +262,7 @@ unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, is_plain: bool
     unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, &raw mut before, 8) };
     BLOCKED.set((true, before));
     // SAFETY: the caller upholds this function's own contract.
-    let moved = unsafe { settled(frame, context, is_plain) };
+    let moved = unsafe { settled(frame, context, noted) };
     if moved.is_none() {
         reopen();
     }
@@ -249,13 +273,13 @@ unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, is_plain: bool
 ///
 /// # Safety
 /// As [`moved`].
-unsafe fn settled(frame: usize, context: &mut ucontext_t, is_plain: bool) -> Option<usize> {
+unsafe fn settled(frame: usize, context: &mut ucontext_t, noted: Noted) -> Option<usize> {
     // SAFETY: the caller upholds this function's own contract.
     unsafe {
         if has_not_begun(context) && signal_stack::is_on(&context.uc_stack, pointer(context)) {
             settle_below(context)?;
         }
-        if !is_plain {
+        if !is_plain_here(noted, frame) {
             return moved(frame, context);
         }
         if is_to_move(frame, context) { moved_plain(frame, context) } else { None }
@@ -273,7 +297,7 @@ unsafe fn settle_below(context: &mut ucontext_t) -> Option<()> {
     let of_below = registers[libc::REG_RDX as usize] as *mut ucontext_t;
     let noted = noted(registers[libc::REG_RDI as usize] as c_int);
     // SAFETY: the frame and the context of a handler that has not begun.
-    let new = unsafe { settled(below, &mut *of_below, is_plain_here(noted, below))? };
+    let new = unsafe { settled(below, &mut *of_below, noted)? };
     for register in [libc::REG_RSP, libc::REG_RSI, libc::REG_RDX] {
         registers[register as usize] += new.wrapping_sub(below) as i64;
     }
@@ -326,34 +350,39 @@ extern "C" fn reopen() {
     }
 }
 
-/// Moves the frame of a handler that wants the signal stack, if that is a small one.
+/// Moves the frame of a handler that wants the signal stack, if it is to run on the program's.
 ///
 /// # Safety
 /// The kernel has just made the frame, and its handler has not begun.
 unsafe fn moved(frame: usize, context: &ucontext_t) -> Option<usize> {
-    let theirs = signal_stack::stands_for_small()?;
+    let theirs = signal_stack::stands_for_run_on()?;
     let interrupted = pointer(context);
     // A fault, or a call that is being made: what was interrupted has this library's stack.
     if signal_stack::is_on_own(interrupted) {
         return None;
     }
-    let bottom = theirs.ss_sp as usize;
-    let top = match signal_stack::is_on(&theirs, interrupted) {
+    let (bottom, disarms) = (theirs.ss_sp as usize, signal_stack::disarms(&theirs));
+    let top = match signal_stack::is_on(&theirs, interrupted) && !disarms {
         true => interrupted - RED_ZONE_BYTES,
         false => bottom + theirs.ss_size,
     };
     // SAFETY: the caller upholds this function's own contract. The stack is the program's.
     unsafe {
         let new = copied(frame, context, top, bottom)?;
-        begin(new, (new + (&raw const *context as usize - frame)) as *mut ucontext_t, leave_in_place());
+        let copy = (new + (&raw const *context as usize - frame)) as *mut ucontext_t;
+        begin(new, copy, if disarms { leave() } else { leave_in_place() });
+        if disarms {
+            (*copy).uc_stack = theirs;
+            signal_stack::set_stands_for(None);
+        }
         Some(new)
     }
 }
 
-// Handlers return here, with the stack pointer behind the return address in their frame: moved plain frames to
-// `folioswap_leave`, all others to `folioswap_leave_in_place`. Those who unwind the stack find the interrupted
-// registers in the frame, as in that of the C library's function for this, and look for the instruction before this.
-// Registers need not be kept.
+// Handlers return here, with the stack pointer behind the return address in their frame: moved plain frames, and those
+// on stacks with SS_AUTODISARM, to `folioswap_leave`, all others to `folioswap_leave_in_place`. Those who unwind the
+// stack find the interrupted registers in the frame, as in that of the C library's function for this, and look for the
+// instruction before this. Registers need not be kept.
 std::arch::global_asm!(
     ".pushsection .text",
     ".balign 16",
@@ -446,7 +475,8 @@ extern "C" fn taken_off(frame: usize, was_moved: bool) -> Landing {
 /// Ends such a frame. Returns its place, and the C library's function that returns from there.
 ///
 /// One that `was_moved` is copied to the bottom of this library's stack, with all signals blocked until the kernel has
-/// restored what was blocked. The signal stack stays what it is: the handler may have begun on another thread.
+/// restored what was blocked. The signal stack stays what it is ([`signal_stack::set_again`]): the handler may have
+/// begun on another thread.
 #[inline(never)] // it looks for what is thread-local
 fn taken(frame: usize, was_moved: bool) -> Landing {
     let context = (frame + size_of::<usize>()) as *mut ucontext_t;
@@ -463,9 +493,7 @@ fn taken(frame: usize, was_moved: bool) -> Landing {
     }
     // SAFETY: the frame that `copied` has made. Reading it faults it in. Nothing else uses the bottom of that stack.
     let taken = unsafe {
-        if (*context).uc_stack.ss_flags & signal_stack::SS_AUTODISARM == 0 {
-            (*context).uc_stack = signal_stack::current();
-        }
+        (*context).uc_stack = signal_stack::set_again((*context).uc_stack);
         signal_stack::own_signal_stack().and_then(|own| {
             let bottom = own.ss_sp as usize;
             copied(frame, &*context, bottom + own.ss_size / 2, bottom)
@@ -496,43 +524,57 @@ unsafe fn copied(frame: usize, context: &ucontext_t, top: usize, bottom: usize) 
     Some(new_frame)
 }
 
-/// What the kernel calls. The frame begins with the return address, at the stack pointer.
-#[unsafe(naked)]
-unsafe extern "C" fn enter(_signal: c_int, _about: *mut siginfo_t, _context: *mut c_void) {
-    std::arch::naked_asm!(
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "mov rcx, rsi",
-        "lea rsi, [rsp + 24]",
-        "call {land}",
-        "mov r11, rdx",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "test rax, rax",
-        "jz 2f",
-        "sub rsi, rsp",
-        "add rsi, rax",
-        "sub rdx, rsp",
-        "add rdx, rax",
-        "mov rsp, rax",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push r11",
-        "sub rsp, 8",
-        "call {reopen}",
-        "add rsp, 8",
-        "pop r11",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "2:",
-        "jmp r11",
-        land = sym land,
-        reopen = sym reopen,
-    )
+macro_rules! enter {
+    ($(#[$attribute:meta])* $name:ident: $land:ident) => {
+        $(#[$attribute])*
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(_signal: c_int, _about: *mut siginfo_t, _context: *mut c_void) {
+            std::arch::naked_asm!(
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "mov rcx, rsi",
+                "lea rsi, [rsp + 24]",
+                "call {land}",
+                "mov r11, rdx",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "test rax, rax",
+                "jz 2f",
+                "sub rsi, rsp",
+                "add rsi, rax",
+                "sub rdx, rsp",
+                "add rdx, rax",
+                "mov rsp, rax",
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "push r11",
+                "sub rsp, 8",
+                "call {reopen}",
+                "add rsp, 8",
+                "pop r11",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "2:",
+                "jmp r11",
+                land = sym $land,
+                reopen = sym reopen,
+            )
+        }
+    };
+}
+
+enter! {
+    /// What the kernel calls. The frame begins with the return address, at the stack pointer.
+    enter: land
+}
+
+enter! {
+    /// The same for a signal that was kept until a caught call was made ([`caught`]).
+    enter_kept: land_kept
 }
 
 export! {

@@ -17,12 +17,12 @@ use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{held_signals, static_tls, tls_vector};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t, stack_t};
 
-use crate::faults::{ended_tls, ours, robust, signal_stack};
+use crate::faults::{ended_tls, ours, robust, signal_stack, small_stack};
 use crate::ground::export::{export, real};
 use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::{kernel, own};
 use crate::ground::{c_library, guard, state, waiting};
-use crate::memory::{refused, resident};
+use crate::memory::{cover, refused, resident};
 
 type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 
@@ -33,7 +33,8 @@ real!(CREATE = c"pthread_create": fn(*mut pthread_t, *const pthread_attr_t, Body
 real!(CANCEL = c"pthread_cancel": fn(pthread_t) -> c_int);
 real!(JOIN = c"pthread_join": fn(pthread_t, *mut *mut c_void) -> c_int);
 
-/// A thread's stack, or its vector of thread-local storage, in managed memory; or the signal stack of a child.
+/// A thread's stack, its signal stack, or its vector of thread-local storage, in managed memory; or the signal stack of
+/// a child.
 pub struct HeldStack {
     addr: usize,
     len: usize,
@@ -365,8 +366,13 @@ extern "C" fn at_end(value: *mut c_void) {
     BEFORE_END.get().into_iter().for_each(|look| look());
     let _guard = guard::enter();
     // SAFETY: takes no pointers.
-    if guard::this_thread() != unsafe { own!(libc::SYS_getpid) as u32 } {
-        signal_stack::detach(); // else it goes on, to the end of the process
+    let (thread, process) = (guard::this_thread(), unsafe { own!(libc::SYS_getpid) as u32 });
+    // Else it goes on, to the end of the process.
+    if thread != process {
+        let held = signal_stack::take_held(); // the kernel uses it to the thread's end
+        let held = held.map(|(addr, len)| HeldStack { thread, process, ..HeldStack::new(addr, len, 0) });
+        stacks().extend(held);
+        signal_stack::detach();
     }
 }
 
@@ -388,10 +394,11 @@ extern "C" fn until_cancelled(may_end: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Lets the C library install its handler of [`CANCELS`] for a thread that does nothing else, and changes that.
+/// Lets the C library install its handler of [`CANCELS`] for a thread that does nothing else, and has it begin here: it
+/// may end its thread at once, which is not to be in the middle of a caught call.
 fn prepare_cancel() {
     static DONE: AtomicBool = AtomicBool::new(false);
-    if !ours::takes_faults() || DONE.swap(true, Ordering::SeqCst) {
+    if !ours::has_ours() || DONE.swap(true, Ordering::SeqCst) {
         return;
     }
     let _guard = guard::enter();
@@ -405,12 +412,13 @@ fn prepare_cancel() {
             JOIN.get()(thread, std::ptr::null_mut());
         }
     }
-    ours::run_on_signal_stack(CANCELS);
+    small_stack::begin_here(CANCELS);
 }
 
 export! {
     fn pthread_cancel(thread: pthread_t) -> c_int {
         prepare_cancel();
+        cover::stack();
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { CANCEL.get()(thread) }
     }

@@ -64,7 +64,7 @@ impl<F: Copy> Real<F> {
 
 /// The version that programs use, of the names with an older one, on x86-64. Before glibc 2.36 dlsym(RTLD_NEXT) finds
 /// the oldest: its condition variables, timers and affinities take other structures.
-const VERSIONS: [(&CStr, &CStr); 15] = [
+const VERSIONS: [(&CStr, &CStr); 16] = [
     (c"lio_listio", c"GLIBC_2.4"),
     (c"lio_listio64", c"GLIBC_2.4"),
     (c"posix_spawn", c"GLIBC_2.15"),
@@ -73,6 +73,7 @@ const VERSIONS: [(&CStr, &CStr); 15] = [
     (c"pthread_cond_wait", c"GLIBC_2.3.2"),
     (c"pthread_getaffinity_np", c"GLIBC_2.3.4"),
     (c"pthread_setaffinity_np", c"GLIBC_2.3.4"),
+    (c"pthread_kill", c"GLIBC_2.34"),
     (c"quick_exit", c"GLIBC_2.24"),
     (c"realpath", c"GLIBC_2.3"),
     (c"sched_getaffinity", c"GLIBC_2.3.4"),

@@ -59,6 +59,14 @@ pub fn value<T>(at: *const T) {
     touch(at, size_of::<T>());
 }
 
+/// Faults in the next part of the stack, for a function of the C library that blocks the signals of faults, or has the
+/// kernel fill in a variable of its own.
+pub fn stack() {
+    if state::direct() && !guard::inside() {
+        resident::touch_stack();
+    }
+}
+
 /// Upper bound of what the kernel accesses behind most pointers of unknown type.
 pub const UNKNOWN_BYTES: usize = 512;
 

@@ -1,5 +1,8 @@
 //! Brings managed memory into RAM, and keeps it there.
 
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU8, Ordering};
+
 use folioswap::PAGE_SIZE;
 
 use crate::ground::{guard, state};
@@ -15,7 +18,7 @@ pub fn bring_in(addr: usize, len: usize) {
     }
 }
 
-/// Holds a range in RAM for good, if it is managed: memory that the kernel writes to on its own.
+/// Holds a range in RAM, if it is managed: memory that the kernel writes to on its own.
 pub fn hold(addr: usize, len: usize) {
     if let Some(space) = state::space()
         && len > 0
@@ -24,6 +27,17 @@ pub fn hold(addr: usize, len: usize) {
         let _guard = guard::enter();
         // SAFETY: the program has mapped this memory.
         state::keeping_errno(|| unsafe { space.hold(addr, len) });
+    }
+}
+
+/// Ends such a hold.
+pub fn release(addr: usize, len: usize) {
+    if let Some(space) = state::space()
+        && len > 0
+    {
+        let _guard = guard::enter();
+        // SAFETY: it was held.
+        state::keeping_errno(|| unsafe { space.release_hold(addr, len) });
     }
 }
 
@@ -36,7 +50,8 @@ pub fn touch_stack() {
     let top = &raw const here as usize & !(PAGE_SIZE - 1);
     let pages = (top - STACK_BYTES..top).step_by(PAGE_SIZE).rev();
     for page in pages.take_while(|&page| state::is_managed(page) && access::is_open(page, 1, Access::Write)) {
-        // SAFETY: the program may read there.
-        unsafe { std::ptr::read_volatile(page as *const u8) };
+        let nothing = black_box(0); // a known zero is no access to the compiler
+        // SAFETY: the program may write there, and nothing is changed. It may be no stack, but another thread's data.
+        unsafe { AtomicU8::from_ptr(page as *mut u8) }.fetch_or(nothing, Ordering::Relaxed);
     }
 }
