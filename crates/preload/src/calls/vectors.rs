@@ -209,7 +209,7 @@ fn plan(fd: c_int, total: usize, is_received: bool) -> Plan {
     if fd == ANOTHER_PROCESS {
         return plan(MOST_STREAM_BYTES, true, true, false);
     }
-    match transfer::kind(fd) {
+    match if is_received { transfer::kind_for_read(fd) } else { transfer::kind(fd) } {
         Kind::Storage => plan(MOST_FILE_BYTES, true, true, false),
         Kind::Characters => plan(MOST_FILE_BYTES, false, true, false),
         Kind::Datagrams => plan(transfer::MOST_MESSAGE_BYTES, false, false, true),
@@ -341,12 +341,9 @@ unsafe fn transfer(
             if !is_received {
                 stand_in.copy_out();
             }
-            let result = if done > 0 && plan.is_stream {
-                // SAFETY: the stand-in's buffers may be written.
-                unsafe { read_more(fd, stand_in.list()) }
-            } else {
-                call(stand_in.as_ptr(), stand_in.len() as c_int, done)
-            };
+            // SAFETY: the stand-in's buffers may be written.
+            let more = (done > 0 && plan.is_stream).then(|| unsafe { read_more(fd, stand_in.list()) });
+            let result = more.flatten().unwrap_or_else(|| call(stand_in.as_ptr(), stand_in.len() as c_int, done));
             if is_received { stand_in.copy_in(result) } else { result }
         };
         if result < 0 && done > 0 {
@@ -565,12 +562,13 @@ export! {
 ///
 /// # Safety
 /// The buffers may be written.
-pub unsafe fn read_more(fd: c_int, list: &[iovec]) -> isize {
+pub unsafe fn read_more(fd: c_int, list: &[iovec]) -> Option<isize> {
     if !has_more(fd) {
-        return -1;
+        return Some(-1);
     }
     // SAFETY: the caller upholds this function's own contract.
-    unsafe { own!(libc::SYS_preadv2, fd, list.as_ptr(), list.len(), -1i64, 0usize, libc::RWF_NOWAIT) as isize }
+    let result = unsafe { own!(libc::SYS_preadv2, fd, list.as_ptr(), list.len(), -1i64, 0usize, libc::RWF_NOWAIT) };
+    (result >= 0 || state::errno() != libc::EOPNOTSUPP).then_some(result as isize)
 }
 
 /// Whether a stream has more to read. Its end, or an error that the next call is to return, does not count.
