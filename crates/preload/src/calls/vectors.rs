@@ -470,60 +470,12 @@ export! {
     }
 }
 
-/// Faults in the buffers of a list.
-///
-/// # Safety
-/// The list is null or has `count` buffers.
-pub unsafe fn touch(list: *const iovec, count: usize) {
-    // SAFETY: the caller upholds this function's own contract.
-    for buffer in unsafe { buffers(list, count) } {
-        cover::touch(buffer.iov_base.cast_const(), buffer.iov_len);
-    }
-}
-
-/// Repeats a call on memory of another process. If `pid` is this process, its ranges are faulted in too, and again if
-/// they were evicted: their beginning, as all of them may be more than fits. The kernel transfers what is there.
-///
-/// # Safety
-/// The list has `count` ranges of that process.
-pub unsafe fn repeat_remote<R: cover::Outcome>(
-    pid: pid_t,
-    list: *const iovec,
-    count: c_ulong,
-    call: impl Fn() -> R,
-) -> R {
-    // SAFETY: takes no pointers.
-    let own = pid == unsafe { libc::getpid() };
-    cover::repeat(
-        || {
-            cover::touch(list, (count as usize).min(MOST_BUFFERS) * size_of::<iovec>());
-            if own {
-                let first = remote::first((list, count as usize));
-                // SAFETY: the caller upholds this function's own contract.
-                unsafe { touch(first.as_ptr(), first.len()) };
-            }
-        },
-        call,
-    )
-}
-
-/// As [`repeat_remote`], from the byte `done` of the ranges on. Another process brings its ranges in, if it can.
-///
-/// # Safety
-/// As [`repeat_remote`].
-pub unsafe fn repeat_ranges(
-    pid: pid_t,
-    local: List,
-    ranges: List,
-    done: usize,
-    call: impl Fn(List, List) -> isize,
-) -> isize {
+/// Makes a call on the memory of a process, from the byte `done` of its ranges on. It brings them in, if it can: their
+/// beginning at a time, as all of them may be more than fits.
+pub fn repeat_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: impl Fn(List, List) -> isize) -> isize {
     let rest = if done > 0 { remote::rest(ranges, done) } else { Vec::new() };
     let ranges = if done > 0 { (rest.as_ptr(), rest.len()) } else { ranges };
-    remote::transfer_ranges(pid, local, ranges, |local, ranges| {
-        // SAFETY: the caller upholds this function's own contract.
-        unsafe { repeat_remote(pid, ranges.0, ranges.1 as c_ulong, || call(local, ranges)) }
-    })
+    remote::transfer_ranges(pid, local, ranges, call)
 }
 
 export! {
@@ -558,7 +510,8 @@ export! {
     }
 }
 
-/// Reads what a stream has, without waiting. It fails where there is nothing, or where the kernel would wait.
+/// Reads what a stream has, without waiting. It fails where there is nothing, or where the kernel would wait. `None`:
+/// there is more, of a kind that cannot be read in this way.
 ///
 /// # Safety
 /// The buffers may be written.
