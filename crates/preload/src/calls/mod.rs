@@ -31,6 +31,7 @@ mod printf;
 mod process;
 mod references;
 mod remote;
+mod resolver;
 mod results;
 mod rights;
 mod ring_calls;

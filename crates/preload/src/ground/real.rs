@@ -62,8 +62,17 @@ impl<F: Copy> Real<F> {
 }
 
 /// The version that programs use, of the names with an older one, on x86-64. Before glibc 2.36 dlsym(RTLD_NEXT) finds
-/// the oldest: its condition variables, timers and affinities take other structures.
-const VERSIONS: [(&CStr, &CStr); 15] = [
+/// the oldest: its condition variables, timers and affinities take other structures. The resolver's old names have no
+/// other.
+const VERSIONS: [(&CStr, &CStr); 23] = [
+    (c"__res_nquery", c"GLIBC_2.2.5"),
+    (c"__res_nquerydomain", c"GLIBC_2.2.5"),
+    (c"__res_nsearch", c"GLIBC_2.2.5"),
+    (c"__res_nsend", c"GLIBC_2.2.5"),
+    (c"__res_query", c"GLIBC_2.2.5"),
+    (c"__res_querydomain", c"GLIBC_2.2.5"),
+    (c"__res_search", c"GLIBC_2.2.5"),
+    (c"__res_send", c"GLIBC_2.2.5"),
     (c"lio_listio", c"GLIBC_2.4"),
     (c"lio_listio64", c"GLIBC_2.4"),
     (c"posix_spawn", c"GLIBC_2.15"),
