@@ -8,10 +8,12 @@ use folioswap::PAGE_SIZE;
 use crate::calls::pagemap;
 use crate::ground::export::{export, real};
 use crate::ground::{guard, state, waiting};
+use crate::map::adopt;
 use crate::map::hand_over::hand_over;
 use crate::memory::access::{self, Access};
 use crate::memory::cover::{self, Before};
 use crate::memory::held::Held;
+use crate::memory::known;
 
 real!(IOCTL = c"ioctl": fn(c_int, c_ulong, *mut c_void) -> c_int);
 
@@ -132,6 +134,9 @@ unsafe fn prepare(request: u32, argument: *const c_void) {
     }
     if is_guest {
         waiting::now(); // the memory may not be adopted later
+    } else if request == UFFDIO_REGISTER {
+        known::note_userfaultfd();
+        adopt::now(); // calls that wait for the program's own thread may not hold up adoption, nor be held up
     }
     // SAFETY: these requests take a structure that begins with four words at least. Reading it faults it in.
     let Some([first, second, third, fourth]) =
