@@ -36,7 +36,7 @@ fn is_there() -> bool {
         }
     }
     let objects = Objects::loaded();
-    STARTS.iter().any(|name| objects.define_elsewhere(name))
+    STARTS.iter().any(|name| objects.define_elsewhere(name, false))
 }
 
 /// Whether valgrind runs the program.

@@ -191,12 +191,15 @@ fn patiently(process: u32, mut call: impl FnMut() -> libc::c_long) -> io::Result
     Err(io::ErrorKind::TimedOut.into())
 }
 
-/// Whether a process is stopped, by a signal or its tracer.
+/// Whether all threads of a process are stopped, by a signal or its tracer. One of them would answer.
 fn is_stopped(process: u32) -> bool {
-    let stat = std::fs::read(format!("/proc/{process}/stat")).unwrap_or_default();
-    // The name is in parentheses, and may itself contain parentheses.
-    let behind_name = stat.rsplit(|&byte| byte == b')').next().unwrap_or_default();
-    matches!(behind_name, [b' ', b'T' | b't', ..])
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { return false };
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read(thread.path().join("stat")).unwrap_or_default();
+        // The name is in parentheses, and may itself contain parentheses.
+        let behind_name = stat.rsplit(|&byte| byte == b')').next().unwrap_or_default();
+        matches!(behind_name, [b' ', b'T' | b't', ..])
+    })
 }
 
 #[cfg(test)]

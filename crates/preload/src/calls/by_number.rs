@@ -216,22 +216,22 @@ unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
     let &[a, b, c, d, e, f] = words;
     let (fd, list, count, offset) = (a as c_int, b as *const iovec, c as c_int, d);
     let pieces = |other| io::pieces(fd, b as *const _, c, other);
+    let read_pieces = || io::read_pieces(fd, b as *const _, c, Pieces::Available);
     // SAFETY: the caller's call, in pieces or with an equivalent list.
     Some(unsafe {
         match number {
             libc::SYS_read => {
-                let pieces = pieces(Pieces::Available);
+                let pieces = read_pieces();
                 transfer::receive(b as *mut _, c, pieces, |at, len, done| {
-                    match done > 0 && pieces == Pieces::Available {
-                        true => vectors::read_more(fd, &[iovec { iov_base: at, iov_len: len }]),
-                        false => kernel!(number, fd, at, len) as isize,
-                    }
+                    let more = (done > 0 && pieces == Pieces::Available)
+                        .then(|| vectors::read_more(fd, &[iovec { iov_base: at, iov_len: len }]));
+                    more.flatten().unwrap_or_else(|| kernel!(number, fd, at, len) as isize)
                 })
             }
             libc::SYS_write => transfer::send(b as *const _, c, pieces(Pieces::All(NO_DESCRIPTOR)), |at, len, _| {
                 kernel!(number, fd, at, len) as isize
             }),
-            libc::SYS_pread64 => transfer::receive(b as *mut _, c, pieces(Pieces::Available), |at, len, done| {
+            libc::SYS_pread64 => transfer::receive(b as *mut _, c, read_pieces(), |at, len, done| {
                 kernel!(number, fd, at, len, offset + done) as isize
             }),
             libc::SYS_pwrite64 => {

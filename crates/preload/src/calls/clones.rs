@@ -20,7 +20,7 @@ use crate::ground::export::{aliases, export, real};
 use crate::ground::real::{kernel, own, raw_result};
 use crate::ground::{guard, state, waiting};
 use crate::memory::access::{self, Access};
-use crate::memory::cover;
+use crate::memory::resident;
 
 type Work = extern "C" fn(*mut c_void) -> c_int;
 
@@ -67,18 +67,21 @@ pub unsafe fn by_number(number: c_long, words: &[usize; 6]) -> Option<isize> {
     }
     // SAFETY: the caller upholds this function's own contract.
     unsafe {
-        touch_for_clone(number, words);
+        let call = |words: &[usize; 6]| {
+            touch_for_clone(number, words);
+            raw_result(number, words)
+        };
         if flags & done_here() == 0 {
-            return copied(flags, child, || raw_result(number, words));
+            return copied(flags, child, || call(words));
         }
         let mut words = *words;
         if number == libc::SYS_clone {
             words[0] &= !done_here();
-            return copied(flags, child, || raw_result(number, &words));
+            return copied(flags, child, || call(&words));
         }
         let described = without_flags(words[0], words[1])?;
         words[0] = described.as_ptr() as usize;
-        let result = copied(flags, child, || raw_result(number, &words));
+        let result = copied(flags, child, || call(&words));
         let _guard = guard::enter();
         drop(described);
         result
@@ -179,7 +182,8 @@ unsafe fn asked(number: c_long, words: &[usize; 6]) -> Option<[usize; 4]> {
 /// A process has an id in each of at most this many namespaces.
 const MOST_IDS: usize = 32;
 
-/// Brings in what the kernel reads and writes for a new thread or child.
+/// Brings in what the kernel reads and writes for a new thread or child. In monitor mode, too: after the copy it would
+/// wait for a page that cannot come until the engine goes on.
 ///
 /// # Safety
 /// As the system call.
@@ -187,12 +191,12 @@ pub unsafe fn touch_for_clone(number: c_long, words: &[usize; 6]) {
     // SAFETY: the caller upholds this function's own contract.
     let Some([flags, pidfd, child, parent]) = (unsafe { asked(number, words) }) else { return };
     if number == libc::SYS_clone3 {
-        cover::touch(words[0] as *const u8, words[1]);
+        resident::bring_in(words[0], words[1]);
         // Its ids for the child are the ninth word, and their number the next.
         // SAFETY: as above.
         let about = if words[1] >= 80 { unsafe { access::read(words[0] as *const [usize; 10]) } } else { None };
         if let Some([.., ids, nr_ids]) = about {
-            cover::touch(ids as *const c_int, nr_ids.min(MOST_IDS) * size_of::<c_int>());
+            resident::bring_in(ids, nr_ids.min(MOST_IDS) * size_of::<c_int>());
         }
     }
     let ids = libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID;
@@ -200,7 +204,7 @@ pub unsafe fn touch_for_clone(number: c_long, words: &[usize; 6]) {
         [(pidfd, libc::CLONE_PIDFD), (child, ids), (parent, libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD)]
     {
         if flags & wanted as usize != 0 {
-            cover::touch(at as *const c_int, size_of::<c_int>());
+            resident::bring_in(at, size_of::<c_int>());
         }
     }
 }

@@ -427,6 +427,16 @@ pub unsafe fn whole<P: Pointer>(at: P, len: usize) -> Copied {
     unsafe { Copied::new(at.addr(), len, true) }
 }
 
+/// Copies `len` bytes of which a call may write some whether it succeeds or not.
+///
+/// # Safety
+/// `at` is null or the program's.
+pub unsafe fn changed<P: Pointer>(at: P, len: impl Word) -> Copied {
+    // SAFETY: the caller upholds this function's own contract.
+    let copied = unsafe { Copied::new(at.addr(), len.length(), true) };
+    Copied { written: Written::Changes, ..copied }
+}
+
 /// The commands of System V that the libc crate lacks.
 const MSG_INFO: i32 = 12;
 const SHM_INFO: i32 = 14;

@@ -138,6 +138,9 @@ fn rest_before(has_streams: bool) {
     if state::phase() == Phase::Early {
         return;
     }
+    if known::has_userfaultfd() {
+        threads::wait_for_starting(); // the kernel may wait for one of them, which would wait for a lock
+    }
     let waiting = waiting::waiting(); // no other thread starts the engine meanwhile
     let resting = state::arena().map(|arena| on_a_large_stack(|| rest(arena, has_streams)));
     if resting.is_some() {

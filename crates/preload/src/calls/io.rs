@@ -23,8 +23,17 @@ real!(GETRANDOM = c"getrandom": fn(*mut c_void, usize, c_uint) -> isize);
 
 /// How a transfer on a descriptor proceeds. `other` is used for streams, and for what fits a bounce buffer.
 pub fn pieces(fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pieces {
+    pieces_of(transfer::kind, fd, buffer, len, other)
+}
+
+/// How a read proceeds.
+pub fn read_pieces(fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pieces {
+    pieces_of(transfer::kind_for_read, fd, buffer, len, other)
+}
+
+fn pieces_of(kind: fn(c_int) -> Kind, fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pieces {
     if cover::needed(buffer as usize, len) && transfer::exceeds_bounce(len) {
-        match transfer::kind(fd) {
+        match kind(fd) {
             Kind::Storage => Pieces::Storage,
             Kind::Characters => Pieces::Records,
             Kind::Datagrams => Pieces::Whole,
@@ -40,11 +49,14 @@ pub fn pieces(fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pi
 export! {
     fn read(fd: c_int, buffer: *mut c_void, len: usize) -> isize {
         let real = READ.get();
-        let pieces = pieces(fd, buffer, len, Pieces::Available);
+        let pieces = read_pieces(fd, buffer, len, Pieces::Available);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         let result = transfer::receive(buffer, len, pieces, |at, len, done| unsafe {
-            if done > 0 && pieces == Pieces::Available {
-                return vectors::read_more(fd, &[iovec { iov_base: at, iov_len: len }]);
+            if done > 0
+                && pieces == Pieces::Available
+                && let Some(result) = vectors::read_more(fd, &[iovec { iov_base: at, iov_len: len }])
+            {
+                return result;
             }
             remote::transfer(fd, len, None, |more| real(fd, at.byte_add(more), len - more))
         });
@@ -72,7 +84,7 @@ pub fn check(len: usize, room: usize) {
 export! {
     fn pread(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize {
         let real = PREAD.get();
-        let pieces = pieces(fd, buffer, len, Pieces::Available);
+        let pieces = read_pieces(fd, buffer, len, Pieces::Available);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         let result = transfer::receive(buffer, len, pieces, |at, len, done| unsafe {
             let offset = offset + done as i64;

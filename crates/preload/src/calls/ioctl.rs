@@ -8,16 +8,19 @@ use folioswap::PAGE_SIZE;
 use crate::calls::pagemap;
 use crate::ground::export::{export, real};
 use crate::ground::{guard, state, waiting};
+use crate::map::adopt;
 use crate::map::hand_over::hand_over;
 use crate::memory::access::{self, Access};
 use crate::memory::cover::{self, Before};
 use crate::memory::held::Held;
+use crate::memory::known;
 
 real!(IOCTL = c"ioctl": fn(c_int, c_ulong, *mut c_void) -> c_int);
 
 const UFFDIO_REGISTER: u32 = 0xc020_aa00;
 const UFFDIO_COPY: u32 = 0xc028_aa03;
 const UFFDIO_MOVE: u32 = 0xc028_aa05;
+const FS_IOC_FIEMAP: u32 = 0xc020_660b;
 const KVM_SET_USER_MEMORY_REGION: u32 = 0x4020_ae46;
 const KVM_SET_USER_MEMORY_REGION2: u32 = 0x40a0_ae49;
 /// The longest source of a copy that is held in RAM.
@@ -31,9 +34,23 @@ fn size(request: c_ulong) -> usize {
     request as usize >> 16 & 0x3fff
 }
 
-/// How much of an argument the kernel may access: the size in the request, and at least [`cover::UNKNOWN_BYTES`].
-fn unknown(request: c_ulong) -> usize {
-    cover::UNKNOWN_BYTES.max(size(request))
+/// How much of an argument the kernel may access: the size in the request, and at least [`cover::UNKNOWN_BYTES`]. The
+/// extents of a file lie behind a header that has their number.
+///
+/// # Safety
+/// As [`perform`].
+unsafe fn unknown(request: c_ulong, argument: *const c_void) -> usize {
+    const NUMBER_AT: usize = 24;
+    const HEADER_BYTES: usize = 32;
+    const EXTENT_BYTES: usize = 56;
+    const MOST_BYTES: usize = 64 << 20;
+    let known = cover::UNKNOWN_BYTES.max(size(request));
+    if request as u32 != FS_IOC_FIEMAP || argument.is_null() || !state::direct() || guard::inside() {
+        return known;
+    }
+    // SAFETY: the caller's promise. Reading it faults it in.
+    let number = unsafe { access::read(argument.byte_add(NUMBER_AT).cast::<u32>()) }.unwrap_or(0);
+    known.max(MOST_BYTES.min(HEADER_BYTES + number as usize * EXTENT_BYTES))
 }
 
 /// Makes the call.
@@ -50,9 +67,11 @@ pub unsafe fn perform<R: cover::Outcome>(request: c_ulong, argument: *const c_vo
     }
     let is_both = request as u32 & READ_AND_WRITTEN == READ_AND_WRITTEN;
     let before = Before::of(argument as usize, if is_both { size(request) } else { 0 });
+    // SAFETY: the caller upholds this function's own contract.
+    let len = unsafe { unknown(request, argument) };
     let touch = || {
         before.bring_back();
-        cover::structure(argument.cast::<u8>(), unknown(request));
+        cover::structure(argument.cast::<u8>(), len);
     };
     cover::repeat(touch, call)
 }
@@ -132,6 +151,9 @@ unsafe fn prepare(request: u32, argument: *const c_void) {
     }
     if is_guest {
         waiting::now(); // the memory may not be adopted later
+    } else if request == UFFDIO_REGISTER {
+        known::note_userfaultfd();
+        adopt::now(); // calls that wait for the program's own thread may not hold up adoption, nor be held up
     }
     // SAFETY: these requests take a structure that begins with four words at least. Reading it faults it in.
     let Some([first, second, third, fourth]) =

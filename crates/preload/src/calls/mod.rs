@@ -32,6 +32,7 @@ mod printf;
 mod process;
 mod references;
 mod remote;
+mod resolver;
 mod results;
 mod rights;
 mod ring_calls;

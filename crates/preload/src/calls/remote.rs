@@ -288,18 +288,6 @@ pub fn rest(list: List, done: usize) -> Vec<iovec> {
     entries(list).map_or_else(Vec::new, |entries| after(&entries, done))
 }
 
-/// What a transfer from a list of the program's begins with, as much as is brought in at a time; nothing if the list is
-/// not readable.
-pub fn first(list: List) -> Vec<iovec> {
-    let mut left = PIECE_BYTES;
-    let mut cut = |entry: iovec| {
-        let part = entry.iov_len.min(left);
-        left -= part;
-        iovec { iov_len: part, ..entry }
-    };
-    entries(list).into_iter().flatten().map(&mut cut).filter(|entry| entry.iov_len > 0).collect()
-}
-
 /// Makes a call that transfers bytes between buffers and ranges of another process. `call` makes it for such lists.
 pub fn transfer_ranges(process: pid_t, buffers: List, ranges: List, call: impl Fn(List, List) -> isize) -> isize {
     let kept = state::errno();

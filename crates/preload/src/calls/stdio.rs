@@ -47,12 +47,13 @@ pub unsafe fn written(stream: *mut FILE, len: usize, call: impl FnOnce() -> usiz
 ///
 /// # Safety
 /// The caller's stream.
-unsafe fn pieces(stream: *mut FILE, at: usize, bytes: Option<usize>) -> Option<Pieces> {
+unsafe fn pieces(stream: *mut FILE, at: usize, bytes: Option<usize>, is_read: bool) -> Option<Pieces> {
     let bytes = bytes.filter(|&bytes| cover::needed(at, bytes))?;
     // SAFETY: the caller's stream.
     let (room, fd) = unsafe { (__fbufsize(stream), libc::fileno(stream)) };
     // The C library goes on by itself where a signal interrupts it.
-    let pieces = || io::pieces(fd, at as *const c_void, bytes, Pieces::All(NO_DESCRIPTOR));
+    let pieces = if is_read { io::read_pieces } else { io::pieces };
+    let pieces = || pieces(fd, at as *const c_void, bytes, Pieces::All(NO_DESCRIPTOR));
     (bytes >= LEAST_BYTES || room < LEAST_BYTES).then(|| state::keeping_errno(pieces))
 }
 
@@ -79,7 +80,7 @@ unsafe fn read(real: Read, at: *mut c_void, size: usize, count: usize, stream: *
     let done = match unsafe { remote::read_stream(stream, size.saturating_mul(count), from) } {
         Some(done) => done / size.max(1),
         // SAFETY: as above.
-        None => match unsafe { pieces(stream, at as usize, size.checked_mul(count)) } {
+        None => match unsafe { pieces(stream, at as usize, size.checked_mul(count), true) } {
             None => whole(),
             Some(pieces) => {
                 let part = |at: *mut c_void, len, _| part(at as usize, len) as isize;
@@ -140,7 +141,7 @@ type Write = unsafe extern "C-unwind" fn(*const c_void, usize, usize, *mut FILE)
 unsafe fn write(real: Write, at: *const c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
     // SAFETY: the caller's call, whole or in pieces.
     unsafe {
-        match pieces(stream, at as usize, size.checked_mul(count)) {
+        match pieces(stream, at as usize, size.checked_mul(count), false) {
             None => real(at, size, count, stream),
             Some(pieces) => {
                 let part = |at: *const c_void, len, _| real(at, 1, len, stream) as isize;
@@ -175,7 +176,7 @@ unsafe fn managed_len(text: *const c_char, stream: *mut FILE) -> Option<usize> {
     // SAFETY: the caller upholds this function's own contract.
     unsafe {
         let len = libc::strlen(text);
-        pieces(stream, text as usize, Some(len)).map(|_| len)
+        pieces(stream, text as usize, Some(len), false).map(|_| len)
     }
 }
 

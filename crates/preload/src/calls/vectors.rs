@@ -209,7 +209,7 @@ fn plan(fd: c_int, total: usize, is_received: bool) -> Plan {
     if fd == ANOTHER_PROCESS {
         return plan(MOST_STREAM_BYTES, true, true, false);
     }
-    match transfer::kind(fd) {
+    match if is_received { transfer::kind_for_read(fd) } else { transfer::kind(fd) } {
         Kind::Storage => plan(MOST_FILE_BYTES, true, true, false),
         Kind::Characters => plan(MOST_FILE_BYTES, false, true, false),
         Kind::Datagrams => plan(transfer::MOST_MESSAGE_BYTES, false, false, true),
@@ -338,12 +338,9 @@ unsafe fn transfer(
             if !is_received {
                 stand_in.copy_out();
             }
-            let result = if done > 0 && plan.is_stream {
-                // SAFETY: the stand-in's buffers may be written.
-                unsafe { read_more(fd, stand_in.list()) }
-            } else {
-                call(stand_in.as_ptr(), stand_in.len() as c_int, done)
-            };
+            // SAFETY: the stand-in's buffers may be written.
+            let more = (done > 0 && plan.is_stream).then(|| unsafe { read_more(fd, stand_in.list()) });
+            let result = more.flatten().unwrap_or_else(|| call(stand_in.as_ptr(), stand_in.len() as c_int, done));
             if is_received { stand_in.copy_in(result) } else { result }
         };
         if result < 0 && done > 0 {
@@ -473,60 +470,12 @@ export! {
     }
 }
 
-/// Faults in the buffers of a list.
-///
-/// # Safety
-/// The list is null or has `count` buffers.
-pub unsafe fn touch(list: *const iovec, count: usize) {
-    // SAFETY: the caller upholds this function's own contract.
-    for buffer in unsafe { buffers(list, count) } {
-        cover::touch(buffer.iov_base.cast_const(), buffer.iov_len);
-    }
-}
-
-/// Repeats a call on memory of another process. If `pid` is this process, its ranges are faulted in too, and again if
-/// they were evicted: their beginning, as all of them may be more than fits. The kernel transfers what is there.
-///
-/// # Safety
-/// The list has `count` ranges of that process.
-pub unsafe fn repeat_remote<R: cover::Outcome>(
-    pid: pid_t,
-    list: *const iovec,
-    count: c_ulong,
-    call: impl Fn() -> R,
-) -> R {
-    // SAFETY: takes no pointers.
-    let own = pid == unsafe { libc::getpid() };
-    cover::repeat(
-        || {
-            cover::touch(list, (count as usize).min(MOST_BUFFERS) * size_of::<iovec>());
-            if own {
-                let first = remote::first((list, count as usize));
-                // SAFETY: the caller upholds this function's own contract.
-                unsafe { touch(first.as_ptr(), first.len()) };
-            }
-        },
-        call,
-    )
-}
-
-/// As [`repeat_remote`], from the byte `done` of the ranges on. Another process brings its ranges in, if it can.
-///
-/// # Safety
-/// As [`repeat_remote`].
-pub unsafe fn repeat_ranges(
-    pid: pid_t,
-    local: List,
-    ranges: List,
-    done: usize,
-    call: impl Fn(List, List) -> isize,
-) -> isize {
+/// Makes a call on the memory of a process, from the byte `done` of its ranges on. It brings them in, if it can: their
+/// beginning at a time, as all of them may be more than fits.
+pub fn repeat_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: impl Fn(List, List) -> isize) -> isize {
     let rest = if done > 0 { remote::rest(ranges, done) } else { Vec::new() };
     let ranges = if done > 0 { (rest.as_ptr(), rest.len()) } else { ranges };
-    remote::transfer_ranges(pid, local, ranges, |local, ranges| {
-        // SAFETY: the caller upholds this function's own contract.
-        unsafe { repeat_remote(pid, ranges.0, ranges.1 as c_ulong, || call(local, ranges)) }
-    })
+    remote::transfer_ranges(pid, local, ranges, call)
 }
 
 export! {
@@ -561,16 +510,18 @@ export! {
     }
 }
 
-/// Reads what a stream has, without waiting. It fails where there is nothing, or where the kernel would wait.
+/// Reads what a stream has, without waiting. It fails where there is nothing, or where the kernel would wait. `None`:
+/// there is more, of a kind that cannot be read in this way.
 ///
 /// # Safety
 /// The buffers may be written.
-pub unsafe fn read_more(fd: c_int, list: &[iovec]) -> isize {
+pub unsafe fn read_more(fd: c_int, list: &[iovec]) -> Option<isize> {
     if !has_more(fd) {
-        return -1;
+        return Some(-1);
     }
     // SAFETY: the caller upholds this function's own contract.
-    unsafe { own!(libc::SYS_preadv2, fd, list.as_ptr(), list.len(), -1i64, 0usize, libc::RWF_NOWAIT) as isize }
+    let result = unsafe { own!(libc::SYS_preadv2, fd, list.as_ptr(), list.len(), -1i64, 0usize, libc::RWF_NOWAIT) };
+    (result >= 0 || state::errno() != libc::EOPNOTSUPP).then_some(result as isize)
 }
 
 /// Whether a stream has more to read. Its end, or an error that the next call is to return, does not count.

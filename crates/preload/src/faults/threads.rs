@@ -11,10 +11,11 @@ use std::ops::Range;
 use std::ptr::null;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use folioswap::{BLOCK_BYTES, PAGE_SIZE, RawSpace};
 use folioswap_sys::static_tls::StaticTls;
-use folioswap_sys::{held_signals, static_tls, tls_vector};
+use folioswap_sys::{futex, held_signals, static_tls, tls_vector};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t, stack_t};
 
 use crate::faults::{ended_tls, ours, robust, signal_stack, small_stack};
@@ -69,6 +70,31 @@ impl HeldStack {
 
 static HELD: Lock<Vec<HeldStack>> = Lock::new(Vec::new());
 static NEXT: AtomicU32 = AtomicU32::new(1);
+
+/// How many threads have been made, and are not prepared yet.
+static NR_STARTING: AtomicU32 = AtomicU32::new(0);
+
+/// A thread starts within this time, unless it waits for the caller, as it may in a signal handler.
+const LONGEST_START: Duration = Duration::from_secs(2);
+
+/// Waits until the threads that have been made are prepared, and take no lock for that any more.
+pub fn wait_for_starting() {
+    let begun = Instant::now();
+    loop {
+        let nr_starting = NR_STARTING.load(Ordering::Acquire);
+        let left = LONGEST_START.saturating_sub(begun.elapsed());
+        if nr_starting == 0 || left.is_zero() {
+            return;
+        }
+        futex::wait_timeout(&NR_STARTING, nr_starting, left);
+    }
+}
+
+fn note_prepared() {
+    if NR_STARTING.fetch_sub(1, Ordering::Release) == 1 {
+        futex::wake_all(&NR_STARTING);
+    }
+}
 
 /// The start routine of a new thread.
 struct Beginning {
@@ -211,6 +237,7 @@ pub fn stacks() -> Stacks {
 
 /// Called in a forked child. Its only thread is a copy of `thread`, whose stack is held again.
 pub fn begin_child(thread: u32) {
+    NR_STARTING.store(0, Ordering::Relaxed);
     let mut stacks = stacks();
     stacks.retain(|stack| stack.thread == thread);
     for stack in stacks.iter_mut() {
@@ -257,6 +284,7 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
         held_signals::begin_thread(beginning.blocked);
         (beginning.body, beginning.argument)
     };
+    note_prepared();
     if ours::has_ours() {
         ours::open_ours();
     }
@@ -458,8 +486,10 @@ export! {
                 resident::touch_stack();
             }
             let mut made: pthread_t = 0;
+            NR_STARTING.fetch_add(1, Ordering::Relaxed);
             let result = real(if holds_vector { &raw mut made } else { thread }, attributes, begin, beginning.cast());
             if result != 0 {
+                note_prepared();
                 let _guard = guard::enter();
                 drop(Box::from_raw(beginning));
                 if stack.is_some() {

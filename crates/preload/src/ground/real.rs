@@ -63,8 +63,17 @@ impl<F: Copy> Real<F> {
 }
 
 /// The version that programs use, of the names with an older one, on x86-64. Before glibc 2.36 dlsym(RTLD_NEXT) finds
-/// the oldest: its condition variables, timers and affinities take other structures.
-const VERSIONS: [(&CStr, &CStr); 16] = [
+/// the oldest: its condition variables, timers and affinities take other structures. The resolver's old names have no
+/// other.
+const VERSIONS: [(&CStr, &CStr); 24] = [
+    (c"__res_nquery", c"GLIBC_2.2.5"),
+    (c"__res_nquerydomain", c"GLIBC_2.2.5"),
+    (c"__res_nsearch", c"GLIBC_2.2.5"),
+    (c"__res_nsend", c"GLIBC_2.2.5"),
+    (c"__res_query", c"GLIBC_2.2.5"),
+    (c"__res_querydomain", c"GLIBC_2.2.5"),
+    (c"__res_search", c"GLIBC_2.2.5"),
+    (c"__res_send", c"GLIBC_2.2.5"),
     (c"lio_listio", c"GLIBC_2.4"),
     (c"lio_listio64", c"GLIBC_2.4"),
     (c"posix_spawn", c"GLIBC_2.15"),
@@ -85,10 +94,10 @@ const VERSIONS: [(&CStr, &CStr); 16] = [
 
 /// The next definition of a name, in the version that programs use. Null: there is none.
 fn look_up(name: &CStr, objects: Option<&Objects>) -> *mut c_void {
-    if objects.is_some_and(|objects| !objects.define_elsewhere(name)) {
+    let version = VERSIONS.iter().find(|(of, _)| *of == name);
+    if objects.is_some_and(|objects| !objects.define_elsewhere(name, version.is_some())) {
         return null_mut();
     }
-    let version = VERSIONS.iter().find(|(of, _)| *of == name);
     let found = version.map_or(null_mut(), |(_, version)| {
         // SAFETY: C strings. Any thread may call dlvsym.
         unsafe { libc::dlvsym(libc::RTLD_NEXT, name.as_ptr(), version.as_ptr()) }

@@ -43,29 +43,29 @@ impl Objects {
         objects
     }
 
-    /// For each object that defines a symbol, or may do so: whether it is this library.
-    fn definers(&self, name: &CStr) -> impl Iterator<Item = bool> {
+    /// For each object that defines a symbol, or may do so: whether it is this library. `also_old`: in any version.
+    fn definers(&self, name: &CStr, also_old: bool) -> impl Iterator<Item = bool> {
         let hash = name.to_bytes().iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
         // SAFETY: the tables of a loaded object.
-        let defines = move |tables: &&Tables| unsafe { tables.define(name, hash) };
+        let defines = move |tables: &&Tables| unsafe { tables.define(name, hash, also_old) };
         self.0.iter().filter(defines).map(|tables| tables.is_own)
     }
 
-    /// Whether another object than this library defines a symbol.
-    pub fn define_elsewhere(&self, name: &CStr) -> bool {
-        self.definers(name).any(|is_own| !is_own)
+    /// Whether another object than this library defines a symbol. `also_old`: also in a version for old programs only.
+    pub fn define_elsewhere(&self, name: &CStr, also_old: bool) -> bool {
+        self.definers(name, also_old).any(|is_own| !is_own)
     }
 
     /// Whether this library's definition of a symbol is not the one that others use.
     pub fn define_before(&self, name: &CStr) -> bool {
-        self.definers(name).next() == Some(false)
+        self.definers(name, false).next() == Some(false)
     }
 }
 
 impl Tables {
     /// # Safety
     /// The object is loaded.
-    unsafe fn define(&self, name: &CStr, hash: u32) -> bool {
+    unsafe fn define(&self, name: &CStr, hash: u32, also_old: bool) -> bool {
         let Some(table) = self.hashed else { return true };
         // SAFETY: a table as the linker makes it: four numbers, the words of a filter, the first symbol of each bucket,
         // and the hashes of the symbols, the last of a bucket with the lowest bit set.
@@ -83,7 +83,7 @@ impl Tables {
                 let (symbol, found) = (&*self.symbols.add(index as usize), *hashes.add((index - first) as usize));
                 if (found ^ hash) >> 1 == 0
                     && symbol.section != 0
-                    && self.versions.is_none_or(|versions| *versions.add(index as usize) & IS_OLD == 0)
+                    && (also_old || self.versions.is_none_or(|versions| *versions.add(index as usize) & IS_OLD == 0))
                     && CStr::from_ptr(self.names.add(symbol.name as usize)) == name
                 {
                     return true;
@@ -134,10 +134,10 @@ mod tests {
     fn what_is_defined_is_found_and_nothing_else() {
         let objects = Objects::loaded();
         for name in [c"getpid", c"dlsym", c"environ", c"pthread_create"] {
-            assert!(objects.define_elsewhere(name), "{name:?}");
+            assert!(objects.define_elsewhere(name, false), "{name:?}");
         }
         for name in [c"ustat", c"no_such_function", c"__asan_init"] {
-            assert!(!objects.define_elsewhere(name) && !objects.define_before(name), "{name:?}");
+            assert!(!objects.define_elsewhere(name, false) && !objects.define_before(name), "{name:?}");
         }
     }
 }

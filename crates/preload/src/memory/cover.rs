@@ -70,7 +70,7 @@ pub fn stack() {
 /// Upper bound of what the kernel accesses behind most pointers of unknown type.
 pub const UNKNOWN_BYTES: usize = 512;
 
-/// The longest structure of unknown layout.
+/// The longest structure of unknown layout and length.
 const MOST_STRUCTURE_BYTES: usize = 1 << 20;
 
 /// How often more of a structure is brought in.
@@ -83,8 +83,8 @@ pub fn structure<T>(at: *const T, len: usize) {
     if !(1..=MOST_TRIES).contains(&nr_repeats) || !state::direct() {
         return touch(at, len);
     }
-    touch(at, (len << (4 * nr_repeats)).min(MOST_STRUCTURE_BYTES));
-    for offset in (0..len).step_by(size_of::<usize>()) {
+    touch(at, (len << (4 * nr_repeats)).min(MOST_STRUCTURE_BYTES.max(len)));
+    for offset in (0..len.min(MOST_STRUCTURE_BYTES)).step_by(size_of::<usize>()) {
         // SAFETY: a word of the program's memory, whatever it is.
         if let Some(word) = unsafe { access::read(at.wrapping_byte_add(offset).cast::<usize>()) } {
             touch(word as *const u8, PAGE_SIZE << (2 * nr_repeats));

@@ -46,6 +46,18 @@ pub fn has_memory_file() -> bool {
     HAS_MEMORY_FILE.load(Ordering::Relaxed)
 }
 
+/// Whether the program has a userfaultfd of its own. Then calls may wait for a thread of the program's.
+static HAS_USERFAULTFD: AtomicBool = AtomicBool::new(false);
+
+/// Notes that it has one.
+pub fn note_userfaultfd() {
+    HAS_USERFAULTFD.store(true, Ordering::Relaxed);
+}
+
+pub fn has_userfaultfd() -> bool {
+    HAS_USERFAULTFD.load(Ordering::Relaxed)
+}
+
 /// Held from when memory is taken out of a set until it is managed. Else another thread that finds it neither in the
 /// set nor managed could write to it before its content is dropped. Taken before the engine's locks.
 static BEGINNING: Lock<()> = Lock::new(());

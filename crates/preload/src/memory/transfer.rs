@@ -58,15 +58,29 @@ pub enum Kind {
 }
 
 pub fn kind(fd: c_int) -> Kind {
+    kind_and_length(fd).0
+}
+
+/// The same for a read. A regular file without a length, as procfs and tracefs have, may let its reader wait.
+pub fn kind_for_read(fd: c_int) -> Kind {
+    match kind_and_length(fd) {
+        (Kind::Storage, Some(0)) => Kind::Stream,
+        (kind, _) => kind,
+    }
+}
+
+/// The length is a regular file's.
+fn kind_and_length(fd: c_int) -> (Kind, Option<i64>) {
     // SAFETY: all zeroes is a valid `stat`, and the kernel fills in the locals.
     unsafe {
         let mut about: libc::stat = std::mem::zeroed();
         if own!(libc::SYS_fstat, fd, &raw mut about) != 0 {
-            return Kind::Stream;
+            return (Kind::Stream, None);
         }
         let (mut socket, mut len) = (libc::SOCK_STREAM, size_of::<c_int>() as u32);
-        match about.st_mode & libc::S_IFMT {
-            libc::S_IFREG | libc::S_IFBLK => Kind::Storage,
+        let kind = match about.st_mode & libc::S_IFMT {
+            libc::S_IFREG => return (Kind::Storage, Some(about.st_size)),
+            libc::S_IFBLK => Kind::Storage,
             libc::S_IFCHR => Kind::Characters,
             libc::S_IFSOCK => {
                 let (level, name) = (libc::SOL_SOCKET, libc::SO_TYPE);
@@ -74,7 +88,8 @@ pub fn kind(fd: c_int) -> Kind {
                 if socket == libc::SOCK_STREAM { Kind::Stream } else { Kind::Datagrams }
             }
             _ => Kind::Stream,
-        }
+        };
+        (kind, None)
     }
 }
 
