@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Looks up what is needed later: a lookup makes the C library forget the text that dlerror is about to return.
 pub fn prepare() {
-    (id_offset(), cpu_offset(), counted_threads());
+    id_offset();
+    cpu_offset();
+    counted_threads();
 }
 
 /// The C library's record of the calling thread, to which the thread register points.

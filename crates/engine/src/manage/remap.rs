@@ -236,13 +236,12 @@ fn lift(engine: &Engine, id: BlockId, pages: Range<usize>, purpose: Purpose) -> 
     for page in pages.clone() {
         let piece = page / PIECE.nr_pages();
         let is_out = |page: usize| matches!(block.state(page), State::Swapped(_));
-        if is_out(page) && is_out(piece * PIECE.nr_pages()) && block.piece_hash(piece).is_some() {
-            if asleep(block.hash_pages(page, &mut [])).is_err() {
-                if purpose != Purpose::Drop {
-                    return None;
-                }
-                block.forget_hashes(piece * PIECE.nr_pages()..(piece + 1) * PIECE.nr_pages());
+        let has_one_hash = is_out(page) && is_out(piece * PIECE.nr_pages()) && block.piece_hash(piece).is_some();
+        if has_one_hash && asleep(block.hash_pages(page, &mut [])).is_err() {
+            if purpose != Purpose::Drop {
+                return None;
             }
+            block.forget_hashes(piece * PIECE.nr_pages()..(piece + 1) * PIECE.nr_pages());
         }
     }
     let lift = |page: usize| {

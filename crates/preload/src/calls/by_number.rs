@@ -26,7 +26,7 @@ use crate::map::hand_over::hand_over;
 use crate::map::{advice, footprint, program_break, protection, remap, segments};
 use crate::memory::access::{self, Access};
 use crate::memory::cover;
-use crate::memory::transfer::{self, NO_DESCRIPTOR, Pieces};
+use crate::memory::transfer::{self, Awaits, Pieces};
 use crate::memory::{pages, resident};
 
 type Words = [usize; 6];
@@ -228,14 +228,16 @@ unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
                     more.flatten().unwrap_or_else(|| kernel!(number, fd, at, len) as isize)
                 })
             }
-            libc::SYS_write => transfer::send(b as *const _, c, pieces(Pieces::All(NO_DESCRIPTOR)), |at, len, _| {
-                kernel!(number, fd, at, len) as isize
-            }),
+            libc::SYS_write => {
+                transfer::send(b as *const _, c, pieces(Pieces::All(Awaits::MoreUncancelled(fd))), |at, len, _| {
+                    kernel!(number, fd, at, len) as isize
+                })
+            }
             libc::SYS_pread64 => transfer::receive(b as *mut _, c, read_pieces(), |at, len, done| {
                 kernel!(number, fd, at, len, offset + done) as isize
             }),
             libc::SYS_pwrite64 => {
-                transfer::send(b as *const _, c, pieces(Pieces::All(NO_DESCRIPTOR)), |at, len, done| {
+                transfer::send(b as *const _, c, pieces(Pieces::All(Awaits::MoreUncancelled(fd))), |at, len, done| {
                     kernel!(number, fd, at, len, offset + done) as isize
                 })
             }
@@ -274,7 +276,7 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
         match number {
             libc::SYS_recvfrom => {
                 let pieces = match io::receiving(fd, b as *const _, c, flags) {
-                    Pieces::All(_) => Pieces::All(NO_DESCRIPTOR), // no cancellation point
+                    Pieces::All(Awaits::More(fd)) => Pieces::All(Awaits::MoreUncancelled(fd)),
                     pieces => pieces,
                 };
                 io::with_address(e as *mut sockaddr, f as *mut socklen_t, |from, from_len| {
@@ -286,7 +288,7 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
                 })
             }
             libc::SYS_sendto => {
-                let pieces = io::pieces(fd, b as *const _, c, Pieces::All(NO_DESCRIPTOR));
+                let pieces = io::pieces(fd, b as *const _, c, Pieces::All(Awaits::MoreUncancelled(fd)));
                 let to = copied::bytes(e as *const u8, f);
                 transfer::send(b as *const _, c, pieces, |at, len, done| {
                     kernel!(number, fd, at, len, io::sending_flags(done, flags), to.addr(), f) as isize

@@ -8,7 +8,7 @@ use crate::calls::{copied, pagemap, references, remote, vectors};
 use crate::ground::export::{aliases, export, real};
 use crate::ground::state;
 use crate::memory::cover;
-use crate::memory::transfer::{self, Kind, NO_DESCRIPTOR, Pieces};
+use crate::memory::transfer::{self, Awaits, Kind, Pieces};
 
 real!(READ = c"read": fn(c_int, *mut c_void, usize) -> isize);
 real!(PREAD = c"pread64": fn(c_int, *mut c_void, usize, i64) -> isize);
@@ -116,7 +116,7 @@ export! {
 export! {
     fn write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
         let real = WRITE.get();
-        let pieces = pieces(fd, buffer, len, Pieces::All(fd));
+        let pieces = pieces(fd, buffer, len, Pieces::All(Awaits::More(fd)));
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         transfer::send(buffer, len, pieces, |at, len, _| unsafe {
             remote::transfer(fd, len, None, |more| real(fd, at.byte_add(more), len - more))
@@ -127,7 +127,7 @@ export! {
 export! {
     fn pwrite(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize {
         let real = PWRITE.get();
-        let pieces = pieces(fd, buffer, len, Pieces::All(fd));
+        let pieces = pieces(fd, buffer, len, Pieces::All(Awaits::More(fd)));
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         transfer::send(buffer, len, pieces, |at, len, done| unsafe {
             let offset = offset + done as i64;
@@ -144,8 +144,8 @@ pub fn receiving(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> 
     let other = match flags & libc::MSG_WAITALL {
         _ if is_once => Pieces::Whole,
         0 => Pieces::Available,
-        _ if flags & libc::MSG_DONTWAIT != 0 => Pieces::All(NO_DESCRIPTOR),
-        _ => Pieces::All(fd),
+        _ if flags & libc::MSG_DONTWAIT != 0 => Pieces::All(Awaits::Nothing),
+        _ => Pieces::All(Awaits::More(fd)),
     };
     pieces(fd, buffer, len, other)
 }
@@ -236,7 +236,7 @@ export! {
         if references::refuses(fd, flags, || state::overlaps(buffer as usize, len)) {
             return -1;
         }
-        let pieces = pieces(fd, buffer, len, Pieces::All(fd));
+        let pieces = pieces(fd, buffer, len, Pieces::All(Awaits::More(fd)));
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         transfer::send(buffer, len, pieces, |at, len, done| unsafe { real(fd, at, len, sending_flags(done, flags)) })
     }
@@ -250,7 +250,7 @@ export! {
         if references::refuses(fd, flags, || state::overlaps(buffer as usize, len)) {
             return -1;
         }
-        let pieces = pieces(fd, buffer, len, Pieces::All(fd));
+        let pieces = pieces(fd, buffer, len, Pieces::All(Awaits::More(fd)));
         // SAFETY: the caller's call, in pieces that lie in its buffer or in a bounce buffer, with a copy of the
         // address.
         unsafe {
@@ -266,7 +266,7 @@ export! {
     fn arc4random_buf(buffer: *mut c_void, len: usize) -> () {
         let real = ARC4RANDOM_BUF.get();
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        transfer::receive(buffer, len, Pieces::All(NO_DESCRIPTOR), |at, len, _| unsafe {
+        transfer::receive(buffer, len, Pieces::All(Awaits::Nothing), |at, len, _| unsafe {
             real(at, len);
             len as isize
         });
@@ -277,7 +277,7 @@ export! {
     fn getrandom(buffer: *mut c_void, len: usize, flags: c_uint) -> isize {
         let real = GETRANDOM.get();
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        transfer::receive(buffer, len, Pieces::All(NO_DESCRIPTOR), |at, len, _| unsafe { real(at, len, flags) })
+        transfer::receive(buffer, len, Pieces::All(Awaits::Nothing), |at, len, _| unsafe { real(at, len, flags) })
     }
 }
 

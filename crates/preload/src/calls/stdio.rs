@@ -9,7 +9,7 @@ use crate::calls::{io, pagemap, remote};
 use crate::ground::export::{export, real};
 use crate::ground::state;
 use crate::memory::cover;
-use crate::memory::transfer::{self, NO_DESCRIPTOR, Pieces};
+use crate::memory::transfer::{self, Awaits, Pieces};
 
 real!(FREAD = c"fread": fn(*mut c_void, usize, usize, *mut FILE) -> usize);
 real!(FREAD_UNLOCKED = c"fread_unlocked": fn(*mut c_void, usize, usize, *mut FILE) -> usize);
@@ -53,7 +53,7 @@ unsafe fn pieces(stream: *mut FILE, at: usize, bytes: Option<usize>, is_read: bo
     let (room, fd) = unsafe { (__fbufsize(stream), libc::fileno(stream)) };
     // The C library goes on by itself where a signal interrupts it.
     let pieces = if is_read { io::read_pieces } else { io::pieces };
-    let pieces = || pieces(fd, at as *const c_void, bytes, Pieces::All(NO_DESCRIPTOR));
+    let pieces = || pieces(fd, at as *const c_void, bytes, Pieces::All(Awaits::Nothing));
     (bytes >= LEAST_BYTES || room < LEAST_BYTES).then(|| state::keeping_errno(pieces))
 }
 

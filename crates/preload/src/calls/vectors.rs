@@ -17,7 +17,7 @@ use crate::memory::bounce::Bounce;
 use crate::memory::cover::{self, Outcome};
 use crate::memory::held::{self, Grant, Held};
 use crate::memory::size_limit;
-use crate::memory::transfer::{self, Kind};
+use crate::memory::transfer::{self, Awaits, Kind};
 
 real!(READV = c"readv": fn(c_int, *const iovec, c_int) -> isize);
 real!(WRITEV = c"writev": fn(c_int, *const iovec, c_int) -> isize);
@@ -420,7 +420,7 @@ export! {
     fn writev(fd: c_int, list: *const iovec, count: c_int) -> isize {
         // SAFETY: as above.
         unsafe { send(fd, list, count, |list, count, done| {
-            if done > 0 && !transfer::goes_on(fd, libc::POLLOUT) {
+            if done > 0 && !transfer::goes_on(Awaits::More(fd), libc::POLLOUT) {
                 return -1;
             }
             remote::transfer_list(fd, (list, count as usize), None, || WRITEV.get()(fd, list, count))

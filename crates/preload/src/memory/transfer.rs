@@ -8,7 +8,7 @@ use folioswap::PAGE_SIZE;
 use libc::{nfds_t, pollfd, sigset_t, timespec};
 
 use crate::ground::export::real;
-use crate::ground::real::own;
+use crate::ground::real::{kernel, own};
 use crate::ground::{guard, state};
 use crate::memory::access::Access;
 use crate::memory::bounce::Bounce;
@@ -100,9 +100,8 @@ pub enum Pieces {
     Storage,
     /// The kernel pins the buffer. Folios are held, however short the transfer is.
     Pinned,
-    /// Continue until everything is transferred, through a bounce buffer. Before a later piece this descriptor is
-    /// waited for ([`goes_on`]), unless it is [`NO_DESCRIPTOR`].
-    All(c_int),
+    /// Continue until everything is transferred, through a bounce buffer.
+    All(Awaits),
     /// The same through a large one: a device may take each call for a record.
     Records,
     /// In the same way, but only what is there: a call for a piece after the first is not to wait.
@@ -111,15 +110,24 @@ pub enum Pieces {
     Whole,
 }
 
-/// Where no signal is to interrupt a transfer between its pieces.
-pub const NO_DESCRIPTOR: c_int = -1;
+/// What is waited for before a later piece ([`goes_on`]).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Awaits {
+    /// Nothing: no signal is to interrupt a transfer between its pieces, or it is not to wait.
+    Nothing,
+    /// More of this descriptor. As the call for a piece, this is a cancellation point.
+    More(c_int),
+    /// The same for a call by number, which is none.
+    MoreUncancelled(c_int),
+}
 
-/// Waits until a socket gives, or a pipe takes, more after a first piece: a cancellation point, as the transfer is.
+/// Waits until a socket gives, or a pipe takes, more after a first piece.
 /// `false`: a signal has interrupted that, or it takes longer than the socket permits. The kernel's own call would have
 /// ended there with a part, even if the handler's calls are restarted; one for the next piece would not. A socket is
 /// not waited for until it takes more: it may take a part before poll says so.
-pub fn goes_on(fd: c_int, events: i16) -> bool {
+pub fn goes_on(awaits: Awaits, events: i16) -> bool {
     real!(PPOLL = c"ppoll": fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int);
+    let (Awaits::More(fd) | Awaits::MoreUncancelled(fd)) = awaits else { return true };
     if events == libc::POLLOUT && !is_pipe(fd) {
         return true;
     }
@@ -133,7 +141,12 @@ pub fn goes_on(fd: c_int, events: i16) -> bool {
         own!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &raw mut limit, &raw mut len);
         let time = timespec { tv_sec: limit.tv_sec, tv_nsec: limit.tv_usec * 1000 };
         let limit = if time.tv_sec == 0 && time.tv_nsec == 0 { null() } else { &raw const time };
-        match PPOLL.get()(&mut pollfd { fd, events, revents: 0 }, 1, limit, null()) {
+        let mut polled = pollfd { fd, events, revents: 0 };
+        let result = match awaits {
+            Awaits::More(_) => PPOLL.get()(&mut polled, 1, limit, null()),
+            _ => kernel!(libc::SYS_ppoll, &raw mut polled, 1, limit, 0, 0) as c_int,
+        };
+        match result {
             0 => false,
             1.. => true,
             _ => state::errno() != libc::EINTR,
@@ -238,10 +251,9 @@ fn transfer(
             (Pieces::Whole, _) => MOST_MESSAGE_BYTES.min(len),
             _ => BOUNCE_BYTES.min(len - done),
         };
-        if let Pieces::All(fd) = pieces
+        if let Pieces::All(awaits) = pieces
             && done > 0
-            && fd != NO_DESCRIPTOR
-            && !goes_on(fd, events)
+            && !goes_on(awaits, events)
         {
             state::fail(kept);
             return done as isize;
