@@ -278,7 +278,8 @@ mod tests {
         for (name, version) in VERSIONS {
             // Before glibc 2.34 some are in other libraries.
             let Some(places) = versions.get(name.to_str().unwrap()) else { continue };
-            let (ours, linked_to) = (&places[version.to_str().unwrap()], &places[""]);
+            let ours = &places[version.to_str().unwrap()];
+            let Some(linked_to) = places.get("") else { continue }; // for old programs only
             assert!(ours == linked_to && places.values().any(|place| place != ours), "{name:?}: {places:?}");
         }
         let listed: BTreeSet<_> = include_str!("../../tests/names.txt").split_whitespace().collect();
