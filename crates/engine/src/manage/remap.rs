@@ -266,7 +266,7 @@ fn lift(engine: &Engine, id: BlockId, pages: Range<usize>, purpose: Purpose) -> 
 /// Moves mapped folios home before they are lifted, where that is better. What goes need not, but its frames keep
 /// their pages then.
 fn unmap_before(block: &mut Block<'_>, pages: Range<usize>, purpose: Purpose) {
-    if purpose == Purpose::Drop {
+    if purpose == Purpose::Drop && !block.pinned {
         for index in block.index_of(pages.start)..=block.index_of(pages.end - 1) {
             if matches!(block.state(index), State::Resident(_)) {
                 let _ = block.unmap_to_laundry(index); // in use: it goes with its mapping

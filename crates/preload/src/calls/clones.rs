@@ -9,14 +9,17 @@
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr::without_provenance_mut;
+use std::time::Duration;
 
 use folioswap::PAGE_SIZE;
 use folioswap_sys::descendants::{Descendants, Tie};
+use folioswap_sys::futex;
 use libc::stack_t;
 
 use crate::calls::fork;
 use crate::faults::{cleared, only_thread, signals, threads};
 use crate::ground::export::{aliases, export, real};
+use crate::ground::guard::Guard;
 use crate::ground::real::{kernel, own, raw_result};
 use crate::ground::{guard, state, waiting};
 use crate::memory::access::{self, Access};
@@ -113,13 +116,17 @@ unsafe fn without_flags(at: usize, len: usize) -> Option<Vec<u64>> {
 /// `call` makes a child with a copy of the memory.
 unsafe fn copied(flags: usize, id_at: usize, call: impl FnOnce() -> isize) -> Option<isize> {
     let flags_here = flags & done_here();
-    let guard = (flags_here != 0).then(guard::enter); // no handler of the program's runs before it is done
-    let awaited = if flags_here & WAITS != 0 { Some(state::keeping_errno(Awaited::new)?) } else { None };
+    let mut guard = (flags_here != 0).then(guard::enter); // no handler of the program's runs before it is done
+    let awaited = if flags_here & WAITS != 0 { Some(state::keeping_errno(Awaited::new_alone)?) } else { None };
     let result = fork::around(|| {
         awaited.as_ref().inspect(|awaited| awaited.tie.set_inherited(true));
-        call()
+        let result = call();
+        awaited.as_ref().inspect(|awaited| awaited.tie.set_inherited(false));
+        result
     });
     if let Some(awaited) = awaited {
+        let in_parent = if result == 0 { None } else { guard.take() };
+        let _kept_out = in_parent.and_then(Guard::leave_to_others); // what ends the process still does
         state::keeping_errno(|| awaited.end(result));
     }
     if result == 0 {
@@ -136,6 +143,21 @@ unsafe fn copied(flags: usize, id_at: usize, call: impl FnOnce() -> isize) -> Op
     Some(result)
 }
 
+/// Whether a child has ended, though something of its memory lives on: in a process that it made with CLONE_VM.
+fn has_ended(child: c_int) -> bool {
+    // SAFETY: all zeroes is a valid `siginfo_t`, which the kernel fills in.
+    unsafe {
+        let mut about: libc::siginfo_t = std::mem::zeroed();
+        let how = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG | libc::__WALL;
+        let asked = own!(libc::SYS_waitid, libc::P_PID, child, &raw mut about, how, 0usize);
+        if asked == 0 {
+            about.si_pid() == child
+        } else {
+            kernel!(libc::SYS_kill, child, 0) != 0 && state::errno() == libc::ESRCH
+        }
+    }
+}
+
 /// What a child has until it ends or executes a program, but its own children have not.
 struct Awaited {
     descendants: Descendants,
@@ -143,6 +165,12 @@ struct Awaited {
 }
 
 impl Awaited {
+    /// Makes one while no other thread forks: its child would have the tie, too.
+    fn new_alone() -> Option<Self> {
+        let _waiting = waiting::waiting();
+        Awaited::new()
+    }
+
     fn new() -> Option<Self> {
         let descendants = Descendants::new().ok()?;
         let tie = descendants.tie(0).ok()?;
@@ -159,8 +187,11 @@ impl Awaited {
             return;
         }
         drop(tie);
-        if result > 0 {
-            descendants.wait(0);
+        let mut pause = Duration::from_micros(200);
+        while result > 0 && descendants.have_ended(0).is_ok_and(|have_ended| !have_ended) && !has_ended(result as c_int)
+        {
+            futex::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(10));
         }
     }
 }

@@ -101,12 +101,9 @@ fn change(place: &Place, theirs: Option<Limits>) -> (isize, Limits) {
     let kernels = kernels(place.what);
     let before = if set.share > 0 && kernels == set.kernels { set.theirs } else { kernels };
     let Some(theirs) = theirs else { return (0, before) };
-    if place.what == libc::RLIMIT_DATA {
-        keep_room(theirs[0]);
-    }
-    if set.share == 0 {
-        set.share = share(place.what);
-    }
+    let is_data = place.what == libc::RLIMIT_DATA && theirs[0] <= theirs[1];
+    let taken = if is_data { keep_room(theirs[0]) } else { 0 };
+    set.share = if set.share == 0 { share(place.what) } else { set.share + taken };
     let missing = if has_share(place.what, theirs[0]) { 0 } else { set.share };
     if place.what == libc::RLIMIT_AS {
         refused::be_silent();
@@ -118,8 +115,10 @@ fn change(place: &Place, theirs: Option<Limits>) -> (isize, Limits) {
         given = given.map(|limit| limit.min(kernels[1]));
         result = ask(place.what, &given);
     }
-    if result >= 0 {
-        place.set(Set { theirs, kernels: given, ..set });
+    match result {
+        0.. => place.set(Set { theirs, kernels: given, ..set }),
+        _ if place.get().share > 0 => place.set(Set { share: set.share, ..place.get() }),
+        _ => {}
     }
     (result, before)
 }
@@ -134,13 +133,17 @@ fn has_share(what: u32, limit: u64) -> bool {
 /// What of a limit of data is kept for records, and takes part of the engine's share. The program would use it up.
 const RECORDS_BYTES: u64 = 8 << 20;
 const PART_FOR_RECORDS: u64 = 128;
+const MOST_FOR_RECORDS: u64 = 64 << 20;
 
-/// Keeps room for records in a limit of data.
-pub fn keep_room(limit: u64) {
-    let bytes = RECORDS_BYTES + limit / PART_FOR_RECORDS;
-    if limit != RLIM64_INFINITY {
-        heap::PRIVATE.open_ahead(bytes as usize);
+/// Keeps room for records in a limit of data. Returns how much was taken.
+fn keep_room(limit: u64) -> u64 {
+    if limit == RLIM64_INFINITY {
+        return 0;
     }
+    let _guard = guard::enter();
+    let before = heap::opened_bytes();
+    heap::PRIVATE.open_ahead((RECORDS_BYTES + limit / PART_FOR_RECORDS).min(MOST_FOR_RECORDS) as usize);
+    (heap::opened_bytes() - before) as u64
 }
 
 /// The same for the limit that the program was started with.

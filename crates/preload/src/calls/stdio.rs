@@ -50,11 +50,32 @@ pub unsafe fn written(stream: *mut FILE, len: usize, call: impl FnOnce() -> usiz
 unsafe fn pieces(stream: *mut FILE, at: usize, bytes: Option<usize>, is_read: bool) -> Option<Pieces> {
     let bytes = bytes.filter(|&bytes| cover::needed(at, bytes))?;
     // SAFETY: the caller's stream.
-    let (room, fd) = unsafe { (__fbufsize(stream), libc::fileno(stream)) };
+    let (room, fd) = state::keeping_errno(|| unsafe { (__fbufsize(stream), libc::fileno(stream)) });
     // The C library goes on by itself where a signal interrupts it.
     let pieces = if is_read { io::read_pieces } else { io::pieces };
     let pieces = || pieces(fd, at as *const c_void, bytes, Pieces::All(Awaits::Nothing));
     (bytes >= LEAST_BYTES || room < LEAST_BYTES).then(|| state::keeping_errno(pieces))
+}
+
+/// A stream's lock, until it is dropped, as by a cancellation: the pieces of a transfer stay together, and no thread
+/// waits for the lock with handlers kept out.
+struct Locked(*mut FILE);
+
+impl Locked {
+    /// # Safety
+    /// The caller's stream.
+    unsafe fn new(stream: *mut FILE) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { flockfile(stream) };
+        Locked(stream)
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // SAFETY: locked above.
+        unsafe { funlockfile(self.0) };
+    }
 }
 
 /// Whole items of `size` bytes in what was transferred.
@@ -68,7 +89,7 @@ type Read = unsafe extern "C-unwind" fn(*mut c_void, usize, usize, *mut FILE) ->
 ///
 /// # Safety
 /// The caller's call.
-unsafe fn read(real: Read, at: *mut c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
+unsafe fn read(real: Read, locks: bool, (at, size, count, stream): (*mut c_void, usize, usize, *mut FILE)) -> usize {
     // SAFETY: the caller's call, whole or in pieces.
     let whole = || unsafe { real(at, size, count, stream) };
     // SAFETY: as above.
@@ -83,6 +104,8 @@ unsafe fn read(real: Read, at: *mut c_void, size: usize, count: usize, stream: *
         None => match unsafe { pieces(stream, at as usize, size.checked_mul(count), true) } {
             None => whole(),
             Some(pieces) => {
+                // SAFETY: as above.
+                let _locked = locks.then(|| unsafe { Locked::new(stream) });
                 let part = |at: *mut c_void, len, _| part(at as usize, len) as isize;
                 items(transfer::receive(at, size * count, pieces, part), size)
             }
@@ -97,14 +120,14 @@ unsafe fn read(real: Read, at: *mut c_void, size: usize, count: usize, stream: *
 export! {
     fn fread(at: *mut c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
         // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { read(FREAD.get(), at, size, count, stream) }
+        unsafe { read(FREAD.get(), true, (at, size, count, stream)) }
     }
 }
 
 export! {
     fn fread_unlocked(at: *mut c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
         // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { read(FREAD_UNLOCKED.get(), at, size, count, stream) }
+        unsafe { read(FREAD_UNLOCKED.get(), false, (at, size, count, stream)) }
     }
 }
 
@@ -138,12 +161,17 @@ type Write = unsafe extern "C-unwind" fn(*const c_void, usize, usize, *mut FILE)
 ///
 /// # Safety
 /// The caller's call.
-unsafe fn write(real: Write, at: *const c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
+unsafe fn write(
+    real: Write,
+    locks: bool,
+    (at, size, count, stream): (*const c_void, usize, usize, *mut FILE),
+) -> usize {
     // SAFETY: the caller's call, whole or in pieces.
     unsafe {
         match pieces(stream, at as usize, size.checked_mul(count), false) {
             None => real(at, size, count, stream),
             Some(pieces) => {
+                let _locked = locks.then(|| Locked::new(stream));
                 let part = |at: *const c_void, len, _| real(at, 1, len, stream) as isize;
                 items(transfer::send(at, size * count, pieces, part), size)
             }
@@ -154,14 +182,14 @@ unsafe fn write(real: Write, at: *const c_void, size: usize, count: usize, strea
 export! {
     fn fwrite(at: *const c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
         // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { write(FWRITE.get(), at, size, count, stream) }
+        unsafe { write(FWRITE.get(), true, (at, size, count, stream)) }
     }
 }
 
 export! {
     fn fwrite_unlocked(at: *const c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
         // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { write(FWRITE_UNLOCKED.get(), at, size, count, stream) }
+        unsafe { write(FWRITE_UNLOCKED.get(), false, (at, size, count, stream)) }
     }
 }
 
@@ -211,10 +239,9 @@ export! {
         // SAFETY: the caller's call, or one that writes the bytes of its line.
         unsafe {
             let Some(len) = managed_len(text, stdout) else { return PUTS.get()(text) };
-            flockfile(stdout);
+            let _locked = Locked::new(stdout);
             let is_written = written(stdout, len, || fwrite_unlocked(text.cast(), 1, len, stdout))
                 && FWRITE_UNLOCKED.get()(c"\n".as_ptr().cast(), 1, 1, stdout) == 1;
-            funlockfile(stdout);
             if is_written { (len + 1).min(c_int::MAX as usize) as c_int } else { libc::EOF }
         }
     }

@@ -49,11 +49,18 @@ pub fn is_last_thread() -> bool {
 }
 
 /// The threads of the process, by the ids that they have for it: another PID namespace, of which `/proc` may be, has
-/// others for them. Without those that have ended: the first one stays listed until the others have, too.
+/// others for them. `None`: they cannot be told. Without those that have ended: the first one stays listed until the
+/// others have, too.
 fn listed() -> Option<Vec<u32>> {
-    let folder = std::fs::read_dir("/proc/self/task").ok()?;
-    let status = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("status")).ok();
-    Some(folder.flatten().filter_map(status).filter_map(|status| id_of_living(&status)).collect())
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/task").ok()?.flatten() {
+        match std::fs::read(entry.path().join("status")) {
+            Ok(status) => found.extend(id_of_living(&String::from_utf8_lossy(&status))),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {} // it has ended
+            Err(_) => return None,
+        }
+    }
+    Some(found)
 }
 
 /// The innermost id in what `/proc` says of a thread; `None` if that has ended.

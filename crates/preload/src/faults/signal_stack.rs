@@ -276,11 +276,11 @@ pub fn hold(set: &libc::stack_t) -> Before {
     let (addr, len) = (set.ss_sp as usize, set.ss_size);
     let is_set = state::direct() && mode(set) != libc::SS_DISABLE && complaint(set) == 0;
     let wanted = if is_set && state::is_managed(addr) { (addr, len) } else { (0, 0) };
-    let before = HELD.get();
-    if wanted == (0, 0) && before == (0, 0) {
+    if wanted == (0, 0) && HELD.get() == (0, 0) {
         return Before(0, 0);
     }
-    let _guard = guard::enter();
+    let _guard = guard::enter(); // a handler may set another stack
+    let before = HELD.get();
     if wanted == before {
         drop(Before(addr, len)); // the program may have mapped something else there meanwhile
     }

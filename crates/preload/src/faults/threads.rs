@@ -281,10 +281,10 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
             note_started(beginning.number, process, folioswap_sys::signals::thread_id());
         }
         prepare();
+        note_prepared();
         held_signals::begin_thread(beginning.blocked);
         (beginning.body, beginning.argument)
     };
-    note_prepared();
     if ours::has_ours() {
         ours::open_ours();
     }

@@ -124,6 +124,21 @@ impl Drop for KeptOut {
     }
 }
 
+impl Guard {
+    /// Leaves, but handlers of the program's stay out. Other signals do what they do.
+    pub fn leave_to_others(self) -> Option<KeptOut> {
+        let before = self.before;
+        std::mem::forget(self);
+        depth::leave();
+        let (before, kept_out) = (before?, before? | HANDLED.load(Ordering::Relaxed) & BLOCKED);
+        // SAFETY: the kernel reads this set of 8 bytes.
+        unsafe {
+            own!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const kept_out, std::ptr::null_mut::<u64>(), 8);
+        }
+        Some(KeptOut { before })
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         depth::leave();

@@ -143,15 +143,15 @@ pub fn serve(for_kernel: bool) {
     if theirs.contains(&0) {
         return;
     }
-    if let Some(words) = c_library::words_of_loader(theirs) {
-        lead_all(&words);
-    }
-    let words = NAMES.map(c_library::word_for);
-    if let [Some(allocate), Some(resize), Some(release), Some(zeroed)] = words
+    // Each frees what the other has requested.
+    let loaders = c_library::words_of_loader(theirs);
+    if let [Some(allocate), Some(resize), Some(release), Some(zeroed)] = NAMES.map(c_library::word_for)
         && lead_all(&[allocate, resize, release, zeroed])
-        && for_kernel
     {
-        find_sites();
+        let _ = loaders.is_some_and(|words| lead_all(&words));
+        if for_kernel {
+            find_sites();
+        }
     }
 }
 

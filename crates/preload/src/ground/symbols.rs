@@ -5,7 +5,8 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::ground::c_library::{STRTAB, SYMTAB, dynamic_value, each_object};
 
-/// The tags of the hash table of symbols, and of the table of their versions.
+/// The tags of the hash tables of symbols, and of the table of their versions.
+const HASH: usize = 4;
 const GNU_HASH: usize = 0x6fff_fef5;
 const VERSIONS: usize = 0x6fff_fff0;
 
@@ -25,8 +26,9 @@ struct Symbol {
 struct Tables {
     symbols: *const Symbol,
     names: *const c_char,
-    /// `None`: it has another hash table.
+    /// `None`: it has the older one, or none.
     hashed: Option<*const u32>,
+    nr_symbols: usize,
     versions: Option<*const u16>,
     is_own: bool,
 }
@@ -43,7 +45,7 @@ impl Objects {
         objects
     }
 
-    /// For each object that defines a symbol, or may do so: whether it is this library. `also_old`: in any version.
+    /// For each object that defines a symbol: whether it is this library. `also_old`: in any version.
     fn definers(&self, name: &CStr, also_old: bool) -> impl Iterator<Item = bool> {
         let hash = name.to_bytes().iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
         // SAFETY: the tables of a loaded object.
@@ -66,7 +68,10 @@ impl Tables {
     /// # Safety
     /// The object is loaded.
     unsafe fn define(&self, name: &CStr, hash: u32, also_old: bool) -> bool {
-        let Some(table) = self.hashed else { return true };
+        let Some(table) = self.hashed else {
+            // SAFETY: so many symbols, by the older table.
+            return (0..self.nr_symbols).any(|index| unsafe { self.has(index, name, also_old) });
+        };
         // SAFETY: a table as the linker makes it: four numbers, the words of a filter, the first symbol of each bucket,
         // and the hashes of the symbols, the last of a bucket with the lowest bit set.
         unsafe {
@@ -80,12 +85,8 @@ impl Tables {
             let hashes = buckets.add(nr_buckets as usize);
             let mut index = *buckets.add((hash % nr_buckets) as usize);
             while index >= first {
-                let (symbol, found) = (&*self.symbols.add(index as usize), *hashes.add((index - first) as usize));
-                if (found ^ hash) >> 1 == 0
-                    && symbol.section != 0
-                    && (also_old || self.versions.is_none_or(|versions| *versions.add(index as usize) & IS_OLD == 0))
-                    && CStr::from_ptr(self.names.add(symbol.name as usize)) == name
-                {
+                let found = *hashes.add((index - first) as usize);
+                if (found ^ hash) >> 1 == 0 && self.has(index as usize, name, also_old) {
                     return true;
                 }
                 if found & 1 != 0 {
@@ -95,6 +96,20 @@ impl Tables {
             }
         }
         false
+    }
+
+    /// Whether the symbol at an index is defined there by this name.
+    ///
+    /// # Safety
+    /// The object is loaded, and has that many symbols.
+    unsafe fn has(&self, index: usize, name: &CStr, also_old: bool) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let symbol = &*self.symbols.add(index);
+            symbol.section != 0
+                && (also_old || self.versions.is_none_or(|versions| *versions.add(index) & IS_OLD == 0))
+                && CStr::from_ptr(self.names.add(symbol.name as usize)) == name
+        }
     }
 }
 
@@ -119,6 +134,8 @@ unsafe extern "C" fn note(object: *mut libc::dl_phdr_info, _size: usize, objects
             symbols: symbols as *const Symbol,
             names: names as *const c_char,
             hashed: place(GNU_HASH).map(|at| at as *const u32),
+            // SAFETY: the table begins with the numbers of its buckets and of the symbols.
+            nr_symbols: place(HASH).map_or(0, |at| unsafe { *(at as *const u32).add(1) } as usize),
             versions: place(VERSIONS).map(|at| at as *const u16),
             is_own: headers.iter().any(|header| holds(&header, here)),
         });

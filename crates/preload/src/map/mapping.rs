@@ -230,14 +230,17 @@ pub struct Replacing {
 pub const REMOVES: Replacing = Replacing { is_new: false, may_fail: false };
 
 impl Replacing {
-    /// A call that unmaps a range.
+    /// A call that unmaps a range, of which what is known is not forgotten yet.
     pub fn removing(space: &RawSpace, range: &Range<usize>) -> Self {
-        Replacing { may_fail: !is_all_managed(space, range), ..REMOVES }
+        Replacing { may_fail: !is_all_known(space, range), ..REMOVES }
     }
 }
 
-pub fn is_all_managed(space: &RawSpace, range: &Range<usize>) -> bool {
-    space.managed_parts(range.clone()) == [range.clone()]
+/// Whether a range holds nothing but private anonymous memory: managed, or such as may be.
+fn is_all_known(space: &RawSpace, range: &Range<usize>) -> bool {
+    let sets = [known::reserved(), known::guarded(), known::ordinary()].map(|set| set.parts(range));
+    let parts = sets.into_iter().flatten().chain(space.managed_parts(range.clone()));
+    parts.map(|part| part.len()).sum::<usize>() >= range.len()
 }
 
 /// Calls the kernel to unmap or replace a range that has managed parts, and drops their content. If the call fails, the
@@ -336,7 +339,7 @@ unsafe fn map_over(
     let _guard = guard::enter();
     let flags = if is_ours { flags & !libc::MAP_POPULATE } else { flags };
     let replacing =
-        Replacing { is_new: is_ours && is_plain(access), may_fail: !is_ours || !is_all_managed(space, range) };
+        Replacing { is_new: is_ours && is_plain(access), may_fail: !is_ours || !is_all_known(space, range) };
     // SAFETY: the program gives up what is there.
     unsafe {
         replace(space, range, replacing, || {
@@ -464,8 +467,9 @@ pub unsafe fn unmap(addr: *mut c_void, len: usize) -> c_int {
         }
         let _guard = guard::enter();
         let _held = adopt::hold();
+        let replacing = state::space().map(|space| Replacing::removing(space, &range));
         known::forget(&range);
-        let Some(space) = state::space() else { return unmap() };
+        let Some((space, replacing)) = state::space().zip(replacing) else { return unmap() };
         let managed = match state::overlaps(range.start, range.len()) {
             true => space.managed_parts(range.clone()).iter().map(Range::len).sum(),
             false => 0,
@@ -474,7 +478,6 @@ pub unsafe fn unmap(addr: *mut c_void, len: usize) -> c_int {
         if managed == 0 {
             return unmap();
         }
-        let replacing = Replacing { may_fail: managed < range.len(), ..REMOVES };
         // SAFETY: the program gives these pages up.
         unsafe { replace(space, &range, replacing, unmap) }
     })

@@ -52,10 +52,10 @@ fn change(wanted: usize, call: impl FnOnce() -> c_int) -> c_int {
             return call(); // which changes nothing
         }
         let gone = new..old;
+        let replacing = state::space().map(|space| Replacing::removing(space, &gone));
         known::forget(&gone);
-        return match state::space() {
-            Some(space) if state::overlaps(gone.start, gone.len()) => {
-                let replacing = Replacing::removing(space, &gone);
+        return match state::space().zip(replacing) {
+            Some((space, replacing)) if state::overlaps(gone.start, gone.len()) => {
                 // SAFETY: the program gives this memory up.
                 unsafe { replace(space, &gone, replacing, call) }
             }

@@ -169,8 +169,8 @@ fn resize(space: &RawSpace, request: &Request) -> io::Result<usize> {
         if tail.is_empty() || !memory::is_mapped(old.start..old.start + PAGE_SIZE) {
             return request.call(0, 0);
         }
-        known::forget(&tail);
         let replacing = Replacing::removing(space, old);
+        known::forget(&tail);
         // SAFETY: the program gives up the tail.
         return unsafe { replace(space, &tail, replacing, || request.call(0, 0)) };
     }

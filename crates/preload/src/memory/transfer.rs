@@ -19,6 +19,11 @@ use crate::memory::size_limit;
 /// What the kernel transfers at most in one call.
 pub const MOST_BYTES: usize = i32::MAX as usize & !(PAGE_SIZE - 1);
 
+/// A length that a call gets, as far as the kernel takes it into account.
+pub fn at_most(len: usize) -> usize {
+    if isize::try_from(len).is_ok() { len.min(MOST_BYTES) } else { len }
+}
+
 /// The longest transfer through a bounce buffer.
 const BOUNCE_BYTES: usize = 256 << 10;
 
@@ -238,7 +243,7 @@ fn transfer(
     (pieces, events): (Pieces, i16),
     one: impl Fn(usize, usize, usize, bool) -> isize,
 ) -> isize {
-    let (mut done, len, kept) = (0, len.min(MOST_BYTES), state::errno());
+    let (mut done, kept) = (0, state::errno());
     loop {
         let at = buffer + done;
         let may_hold = matches!(pieces, Pieces::Storage | Pieces::Pinned);
