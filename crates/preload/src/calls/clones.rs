@@ -186,13 +186,18 @@ impl Awaited {
             std::mem::forget((descendants, tie));
             return;
         }
+        let mut guard = guard::enter();
         drop(tie);
         let mut pause = Duration::from_micros(200);
         while result > 0 && descendants.have_ended(0).is_ok_and(|have_ended| !have_ended) && !has_ended(result as c_int)
         {
+            drop(guard); // signals come between the looks
             futex::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(10));
+            guard = guard::enter();
         }
+        drop(descendants);
+        drop(guard);
     }
 }
 
