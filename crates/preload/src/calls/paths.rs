@@ -100,5 +100,7 @@ touched! {
         path: Text, buffer: *mut c_char, room: size_t
     ) -> *mut c_char { text(path), touch(buffer, libc::PATH_MAX as usize) }
     fn mktemp = c"mktemp"(path: *mut c_char) -> *mut c_char { text(path) }
-    fn getcwd = c"getcwd"(buffer: *mut c_char, len: size_t) -> *mut c_char { touch(buffer, len.min(libc::PATH_MAX as usize)) }
+    fn getcwd = c"getcwd"(
+        buffer: *mut c_char, len: size_t
+    ) -> *mut c_char { touch(buffer, len.min(libc::PATH_MAX as usize)) }
 }

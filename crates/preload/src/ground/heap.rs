@@ -421,8 +421,8 @@ unsafe impl GlobalAlloc for Global {
 fn needed(block: *mut u8, size: usize) -> *mut u8 {
     const MOST_RECORD_BYTES: usize = 256 << 10;
     if block.is_null() && size <= MOST_RECORD_BYTES {
-        let why = "out of memory for records of what was swapped out: the kernel refuses more, perhaps because of a limit \
-                   (ulimit -d, -v); raise it";
+        let why = "out of memory for records of what was swapped out: the kernel refuses more, perhaps because of a \
+                   limit (ulimit -d, -v); raise it";
         state::end(folioswap::ExitStatus::OutOfMemory, why);
     }
     block

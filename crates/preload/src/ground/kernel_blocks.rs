@@ -143,7 +143,7 @@ pub fn serve(for_kernel: bool) {
     if theirs.contains(&0) {
         return;
     }
-    // Each frees what the other has requested.
+    // Looked for first: each frees what the other has requested.
     let loaders = c_library::words_of_loader(theirs);
     if let [Some(allocate), Some(resize), Some(release), Some(zeroed)] = NAMES.map(c_library::word_for)
         && lead_all(&[allocate, resize, release, zeroed])
