@@ -243,7 +243,8 @@ unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
                 })
             }
             libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 => {
-                vectors::receive(fd, list, count, |list, count, done| {
+                let place = if number == libc::SYS_readv { -1 } else { d as i64 };
+                vectors::receive(fd, list, count, place, |list, count, done| {
                     kernel!(number, fd, list, count, vectors::offset_after(d as i64, done), e, f) as isize
                 })
             }
@@ -253,7 +254,7 @@ unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
                 })
             }
             libc::SYS_process_vm_readv => {
-                vectors::receive(vectors::ANOTHER_PROCESS, list, count, |list, count, done| {
+                vectors::receive(vectors::ANOTHER_PROCESS, list, count, -1, |list, count, done| {
                     vectors::repeat_ranges(fd, (list, count as usize), (d as *const _, e), done, |local, ranges| {
                         kernel!(number, fd, local.0, local.1, ranges.0, ranges.1, f) as isize
                     })

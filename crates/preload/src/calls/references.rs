@@ -42,7 +42,7 @@ pub unsafe fn splice_memory(fd: c_int, list: *const iovec, count: usize, flags: 
         if mode & libc::O_ACCMODE == libc::O_RDONLY {
             let call =
                 |list: *const iovec, count: c_int, _| kernel!(libc::SYS_vmsplice, fd, list, count, flags) as isize;
-            return vectors::receive(fd, list, count as c_int, call);
+            return vectors::receive(fd, list, count as c_int, -1, call);
         }
         let is_blocking = flags & libc::SPLICE_F_NONBLOCK == 0;
         vectors::send_some(list, count as c_int, |list, count| {

@@ -288,7 +288,8 @@ fn held(list: &[iovec]) -> Option<(Grant, Vec<Held>)> {
     Some((grant, held))
 }
 
-/// Transfers a list. `call` transfers a part of it that begins `done` bytes in.
+/// Transfers a list. `call` transfers a part of it that begins `done` bytes in. `place` is where a read of a file
+/// begins, -1 for the file's own position.
 ///
 /// # Safety
 /// The list has `count` buffers, which may be read, or, if data is received, written.
@@ -297,6 +298,7 @@ unsafe fn transfer(
     list: *const iovec,
     count: c_int,
     is_received: bool,
+    place: i64,
     call: impl Fn(*const iovec, c_int, usize) -> isize,
 ) -> isize {
     let kept = state::errno();
@@ -339,7 +341,7 @@ unsafe fn transfer(
                 stand_in.copy_out();
             }
             // SAFETY: the stand-in's buffers may be written.
-            let more = (done > 0 && plan.is_stream).then(|| unsafe { read_more(fd, stand_in.list()) });
+            let more = (done > 0 && plan.is_stream && place == -1).then(|| unsafe { read_more(fd, stand_in.list()) });
             let result = more.flatten().unwrap_or_else(|| call(stand_in.as_ptr(), stand_in.len() as c_int, done));
             if is_received { stand_in.copy_in(result) } else { result }
         };
@@ -357,7 +359,8 @@ unsafe fn transfer(
     }
 }
 
-/// Receives into a list of buffers. `call` gets a list, and the bytes that were received before it.
+/// Receives into a list of buffers, from `place` in a file or, if that is -1, from its own position. `call` gets a list,
+/// and the bytes that were received before it.
 ///
 /// # Safety
 /// The list has `count` buffers, which may be written.
@@ -365,10 +368,11 @@ pub unsafe fn receive(
     fd: c_int,
     list: *const iovec,
     count: c_int,
+    place: i64,
     call: impl Fn(*const iovec, c_int, usize) -> isize,
 ) -> isize {
     // SAFETY: the caller upholds this function's own contract.
-    unsafe { transfer(fd, list, count, true, call) }
+    unsafe { transfer(fd, list, count, true, place, call) }
 }
 
 /// Sends a list of buffers. `call` gets a list, and the bytes that were sent before it.
@@ -382,7 +386,7 @@ pub unsafe fn send(
     call: impl Fn(*const iovec, c_int, usize) -> isize,
 ) -> isize {
     // SAFETY: the caller upholds this function's own contract.
-    unsafe { transfer(fd, list, count, false, call) }
+    unsafe { transfer(fd, list, count, false, -1, call) }
 }
 
 /// Sends in one call what `call` takes of a list.
@@ -410,7 +414,7 @@ pub fn offset_after(offset: i64, done: usize) -> i64 {
 export! {
     fn readv(fd: c_int, list: *const iovec, count: c_int) -> isize {
         // SAFETY: the caller's call, with an equivalent list.
-        unsafe { receive(fd, list, count, |list, count, _| {
+        unsafe { receive(fd, list, count, -1, |list, count, _| {
             remote::transfer_list(fd, (list, count as usize), None, || READV.get()(fd, list, count))
         }) }
     }
@@ -431,7 +435,7 @@ export! {
 export! {
     fn preadv(fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize {
         // SAFETY: as above.
-        unsafe { receive(fd, list, count, |list, count, done| {
+        unsafe { receive(fd, list, count, offset, |list, count, done| {
             let offset = offset + done as i64;
             remote::transfer_list(fd, (list, count as usize), Some(offset), || PREADV.get()(fd, list, count, offset))
         }) }
@@ -451,7 +455,7 @@ export! {
 export! {
     fn preadv2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize {
         // SAFETY: as above.
-        unsafe { receive(fd, list, count, |list, count, done| {
+        unsafe { receive(fd, list, count, offset, |list, count, done| {
             let offset = offset_after(offset, done);
             let place = (offset != -1).then_some(offset);
             remote::transfer_list(fd, (list, count as usize), place, || PREADV2.get()(fd, list, count, offset, flags))
@@ -485,7 +489,7 @@ export! {
         let real = VM_READ.get();
         // SAFETY: the caller's call, with an equivalent local list.
         unsafe {
-            receive(ANOTHER_PROCESS, local, count as c_int, |local, count, done| {
+            receive(ANOTHER_PROCESS, local, count as c_int, -1, |local, count, done| {
                 repeat_ranges(pid, (local, count as usize), (remote, ranges as usize), done, |local, ranges| {
                     real(pid, local.0, local.1 as c_ulong, ranges.0, ranges.1 as c_ulong, flags)
                 })

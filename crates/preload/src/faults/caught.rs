@@ -256,14 +256,15 @@ fn send_again(signal: c_int, about: &Words) -> bool {
     sent
 }
 
-/// Makes a frame that of the kept signal. Returns the signal; zero: the call that was made has blocked it. All signals
-/// are blocked.
+/// Makes a frame that of the kept signal. Returns the signal; zero: the call that was made has blocked it, or has set
+/// another signal stack than the one with this frame. All signals are blocked.
 extern "C" fn take_kept(frame: usize) -> c_int {
     let (signal, about) = kept();
     // SAFETY: the kernel's frame: the return address, the context, and room for the description.
     unsafe {
-        let blocked = (frame + size_of::<usize>() + offset_of!(ucontext_t, uc_sigmask)) as *const u64;
-        if *blocked >> (signal - 1) & 1 != 0 {
+        let context = (frame + size_of::<usize>()) as *const ucontext_t;
+        let blocked = *(&raw const (*context).uc_sigmask).cast::<u64>();
+        if blocked >> (signal - 1) & 1 != 0 || !signal_stack::is_on(&(*context).uc_stack, frame) {
             send_again(signal, &about);
             return 0;
         }
