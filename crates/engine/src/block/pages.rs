@@ -274,13 +274,14 @@ impl Block<'_> {
     }
 
     /// Poisons the folio of a lost page, so that the kernel tells threads that touch it or wait for it. Does nothing if
-    /// the folio is no longer swapped out.
+    /// the folio is no longer swapped out, or no longer on a device that fails: it can be read again.
     ///
     /// # Errors
     /// When the kernel cannot poison (before Linux 6.6).
     pub fn poison(&mut self, page: usize) -> io::Result<()> {
         let index = self.index_of(page);
-        if !matches!(self.state(index), State::Swapped(_)) {
+        let State::Swapped(slot) = self.state(index) else { return Ok(()) };
+        if !self.swap().at(slot).health.is_failing() {
             return Ok(());
         }
         self.parts.lost().note(self.id(), self.pages_of(index));

@@ -26,6 +26,9 @@ use crate::swap::health::SwapInError;
 /// How long a removal waits after the first walks, when only writes in flight can use the device.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The same, where forked children hold slots of the device.
+const PATIENCE_WITH_CHILDREN: Duration = Duration::from_secs(1);
+
 /// Writes to other devices that may fail in a row. Each failure takes slots out of use.
 pub(crate) const FAILURES: usize = 8;
 
@@ -40,6 +43,8 @@ pub(crate) enum Stuck {
     Lost(SwapInError),
     /// Writes to it do not end.
     Busy,
+    /// Forked children may read what their parent had there.
+    Shared,
 }
 
 /// What a walk does with a block.
@@ -82,6 +87,7 @@ pub(crate) fn remove_device(engine: &Engine, name: &str) -> Result<(), Error> {
                 }
                 Stuck::Lost(error) => error.to_string(),
                 Stuck::Busy => "writes to it do not end; try once more".into(),
+                Stuck::Shared => "forked children may need what was there; try once more when they have ended".into(),
             };
             Err(Error::SwapInUse { name, reason })
         }
@@ -93,8 +99,10 @@ fn empty_device(engine: &Engine, device: DeviceId) -> Result<(), Stuck> {
     walk(engine, device, Step::Carry, &mut buffer)?;
     let mut walked = None;
     while engine.swap().devices().device(device).nr_used() > 0 {
-        if walked.is_some_and(|walked: Instant| walked.elapsed() > PATIENCE) {
-            return Err(Stuck::Busy);
+        let is_shared = engine.swap().devices().is_held(device);
+        let patience = if is_shared { PATIENCE_WITH_CHILDREN } else { PATIENCE };
+        if walked.is_some_and(|walked: Instant| walked.elapsed() > patience) {
+            return Err(if is_shared { Stuck::Shared } else { Stuck::Busy });
         }
         let seen = engine.ram().frame_freed().now();
         walk(engine, device, Step::Free, &mut buffer)?;

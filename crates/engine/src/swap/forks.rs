@@ -33,6 +33,11 @@ impl Devices {
         self.each().any(|(_, attached)| attached.held.any_freed())
     }
 
+    /// Whether a fork holds slots of a device.
+    pub fn is_held(&self, id: DeviceId) -> bool {
+        self.device(id).held.any()
+    }
+
     /// Frees the slots that were held for forks whose descendants are gone.
     pub fn end_held(&self, is_over: impl Fn(u64) -> bool) {
         for (id, attached) in self.each().filter(|(_, attached)| attached.held.any()) {

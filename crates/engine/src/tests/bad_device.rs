@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use folioswap_core::{BlockId, CpuId, FolioId, Order, PAGE_SIZE, PIECE, SlotId, State};
 use folioswap_sys::descriptor::Descriptor;
-use folioswap_sys::memory;
+use folioswap_sys::{memory, signals};
 
 use crate::arena::Arena;
 use crate::arena::advice::{self, Advice};
@@ -244,6 +244,23 @@ fn a_read_that_fails_once_is_not_seen() {
 }
 
 #[test]
+fn what_was_rescued_meanwhile_is_not_taken_for_lost() {
+    let (bad, faults) = bad_device();
+    let ram: Box<dyn Device> = Box::new(RamDevice::new(64 << 20, None).unwrap());
+    let arena = Arena::builder().memory(16 << 20).build_on(vec![bad, ram]).unwrap();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, 24 * MIB / 8).unwrap();
+    fill(&mut words);
+    send_out(&arena);
+    let page = arena.engine().table().page_at(words.as_ptr() as usize);
+    faults.failing_reads.store(2, Ordering::SeqCst);
+    assert!(touch(&arena, page).is_err());
+    comes_true("the device has gone", || devices_are(&arena, &[(RAM, DeviceState::InUse)]));
+    // A monitor that was late in telling the thread.
+    let told = arena.engine().lock(page.block()).poison(page.page_in_block());
+    assert!(told.is_ok() && is_right(&words));
+}
+
+#[test]
 fn a_device_that_takes_nothing_is_emptied_in_the_background() {
     let (bad, faults) = bad_device();
     let ram: Box<dyn Device> = Box::new(RamDevice::new(64 << 20, None).unwrap());
@@ -391,6 +408,39 @@ fn a_file_that_is_cut_short_is_found_out_by_reads_in_flight_too() {
     );
     drop(words);
     comes_true("nothing is left there", || arena.devices().is_empty());
+}
+
+#[test]
+fn a_device_that_children_may_read_is_not_waited_for() {
+    let file = DeviceSpec::File { path: "/var/tmp/folioswap-shared-with-a-child.swap".into(), size: Some(64 << 20) };
+    let ram = DeviceSpec::Ram { size: 64 << 20 };
+    let arena = Arena::builder().memory(16 << 20).device(file).device(ram).build().unwrap();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, 24 * MIB / 8).unwrap();
+    fill(&mut words);
+    send_out(&arena);
+    let name = arena.devices()[0].name.clone();
+    let blocked = signals::block_all();
+    let (forking, ()) = arena.prepare_fork(|| ());
+    // SAFETY: the child sleeps, and is ended below.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        std::mem::forget(forking);
+        std::thread::sleep(Duration::from_secs(60));
+        signals::exit_now(0);
+    }
+    forking.parent();
+    drop(blocked);
+    let begun = Instant::now();
+    let error = arena.remove_device(&name).unwrap_err();
+    assert!(error.to_string().contains("forked children"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    // SAFETY: a child of this test. It needs no status.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    comes_true("it is removed", || arena.remove_device(&name).is_ok());
+    assert!(is_right(&words));
 }
 
 #[test]
