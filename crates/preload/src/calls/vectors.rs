@@ -359,8 +359,8 @@ unsafe fn transfer(
     }
 }
 
-/// Receives into a list of buffers, from `place` in a file or, if that is -1, from its own position. `call` gets a list,
-/// and the bytes that were received before it.
+/// Receives into a list of buffers, from `place` in a file or, if that is -1, from its own position. `call` gets a
+/// list, and the bytes that were received before it.
 ///
 /// # Safety
 /// The list has `count` buffers, which may be written.
