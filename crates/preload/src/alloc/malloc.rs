@@ -2,7 +2,7 @@
 //!
 //! - the private heap, for the library's and the engine's own code;
 //! - the ordinary heap, before the engine runs, if the budget is small;
-//! - the ordinary heap, if the C library itself asks for 512 bytes to 64 KiB. These are stdio buffers and the like,
+//! - the ordinary heap, if the C library itself asks for 256 bytes to 64 KiB. These are stdio buffers and the like,
 //!   which the kernel accesses in calls that cannot be covered. The return address identifies the caller, which is why
 //!   three functions here are written in assembly;
 //! - the ordinary heap, if the loader asks. These are the vectors by which threads find their thread-local variables,
@@ -33,7 +33,7 @@ real!(TRIM = c"malloc_trim": fn(usize) -> c_int);
 const MOST_WAITING_BYTES: usize = 1 << 20;
 
 /// The smallest block that the C library uses as a buffer, and a size that it does not use.
-const LEAST_BUFFER_BYTES: usize = 512;
+const LEAST_BUFFER_BYTES: usize = 256;
 const SMALL_BYTES: usize = 64 << 10;
 
 /// Whether a block belongs into the ordinary heap.

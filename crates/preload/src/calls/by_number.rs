@@ -285,6 +285,7 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
                     transfer::receive(b as *mut _, c, pieces, |at, len, done| {
                         let Some(flags) = io::receiving_flags(fd, pieces, done, flags) else { return -1 };
                         let [from, from_len] = if done == 0 { [from as usize, from_len as usize] } else { [0; 2] };
+                        io::keep_discarded(flags, (b as *const c_void).byte_add(done), at, len);
                         kernel!(number, fd, at, len, flags, from, from_len) as isize
                     })
                 })
@@ -293,14 +294,14 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
                 let pieces = io::pieces(fd, b as *const _, c, Pieces::All(Awaits::MoreUncancelled(fd)));
                 let to = copied::bytes(e as *const u8, f);
                 transfer::send(b as *const _, c, pieces, |at, len, done| {
-                    kernel!(number, fd, at, len, io::sending_flags(done, flags), to.addr(), f) as isize
+                    kernel!(number, fd, at, len, io::sending_flags(done, len, c, flags), to.addr(), f) as isize
                 })
             }
             libc::SYS_sendmsg => {
                 messages::send(fd, b as *const msghdr, &|header| kernel!(number, fd, header, c) as isize)
             }
             libc::SYS_recvmsg => {
-                messages::receive(fd, b as *mut msghdr, |header| kernel!(number, fd, header, c) as isize)
+                messages::receive(fd, b as *mut msghdr, c as c_int, |header| kernel!(number, fd, header, c) as isize)
             }
             libc::SYS_sendmmsg => messages::several(fd, b as *mut mmsghdr, c as c_uint, false, |list, count| {
                 kernel!(number, fd, list, count, d) as c_int

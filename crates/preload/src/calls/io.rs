@@ -7,6 +7,7 @@ use libc::{iovec, sockaddr, socklen_t};
 use crate::calls::{copied, pagemap, references, remote, vectors};
 use crate::ground::export::{aliases, export, real};
 use crate::ground::state;
+use crate::memory::access::{self, Access};
 use crate::memory::cover;
 use crate::memory::transfer::{self, Awaits, Kind, Pieces};
 
@@ -156,15 +157,31 @@ pub fn receiving(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> 
 
 /// The flags for receiving a piece that begins `done` bytes in; `None`: there is no more.
 pub fn receiving_flags(fd: c_int, pieces: Pieces, done: usize, flags: c_int) -> Option<c_int> {
-    match done > 0 && pieces == Pieces::Available {
-        true => vectors::has_more(fd).then_some(flags | libc::MSG_DONTWAIT),
-        false => Some(flags),
+    match pieces {
+        _ if done == 0 => Some(flags),
+        Pieces::Available => vectors::has_more(fd).then_some(flags | libc::MSG_DONTWAIT),
+        _ => (!vectors::is_at_mark(fd)).then_some(flags),
     }
 }
 
-/// The flags for sending a piece that begins `done` bytes in. A later piece raises no SIGPIPE: the call has a result.
-pub fn sending_flags(done: usize, flags: c_int) -> c_int {
-    if done > 0 { flags | libc::MSG_NOSIGNAL } else { flags }
+/// With MSG_TRUNC a stream discards what it receives: what is in the program's buffer is to stay there, also if the
+/// kernel gets another buffer in its place.
+///
+/// # Safety
+/// Both buffers have `len` bytes; of the program's, some may be inaccessible.
+pub unsafe fn keep_discarded(flags: c_int, theirs: *const c_void, at: *mut c_void, len: usize) {
+    if flags & libc::MSG_TRUNC != 0 && theirs != at.cast_const() {
+        let room = access::prefix(theirs as usize, len, Access::Write);
+        // SAFETY: the caller upholds this function's own contract. No lock is held, so the source may fault.
+        unsafe { std::ptr::copy_nonoverlapping(theirs.cast::<u8>(), at.cast(), room) };
+    }
+}
+
+/// The flags for sending one of the pieces of `all` bytes. A later piece raises no SIGPIPE: the call has a result. Only
+/// the last has the byte that is urgent.
+pub fn sending_flags(done: usize, len: usize, all: usize, flags: c_int) -> c_int {
+    let flags = if done > 0 { flags | libc::MSG_NOSIGNAL } else { flags };
+    if done + len < all { flags & !libc::MSG_OOB } else { flags }
 }
 
 export! {
@@ -174,7 +191,10 @@ export! {
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         transfer::receive(buffer, len, pieces, |at, len, done| {
             // SAFETY: as above.
-            receiving_flags(fd, pieces, done, flags).map_or(-1, |flags| unsafe { real(fd, at, len, flags) })
+            receiving_flags(fd, pieces, done, flags).map_or(-1, |flags| unsafe {
+                keep_discarded(flags, buffer.byte_add(done), at, len);
+                real(fd, at, len, flags)
+            })
         })
     }
 }
@@ -216,6 +236,7 @@ export! {
                 transfer::receive(buffer, len, pieces, |at, len, done| {
                     let Some(flags) = receiving_flags(fd, pieces, done, flags) else { return -1 };
                     let [from, from_len] = if done == 0 { [from as usize, from_len as usize] } else { [0; 2] };
+                    keep_discarded(flags, buffer.byte_add(done), at, len);
                     real(fd, at, len, flags, from as *mut _, from_len as *mut _)
                 })
             })
@@ -242,7 +263,9 @@ export! {
         }
         let pieces = pieces(fd, buffer, len, Pieces::All(Awaits::More(fd)));
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        transfer::send(buffer, len, pieces, |at, len, done| unsafe { real(fd, at, len, sending_flags(done, flags)) })
+        transfer::send(buffer, len, pieces, |at, part, done| unsafe {
+            real(fd, at, part, sending_flags(done, part, len, flags))
+        })
     }
 }
 
@@ -259,8 +282,8 @@ export! {
         // address.
         unsafe {
             let address = copied::bytes(to, to_len as usize);
-            transfer::send(buffer, len, pieces, |at, len, done| {
-                real(fd, at, len, sending_flags(done, flags), address.at(to), to_len)
+            transfer::send(buffer, len, pieces, |at, part, done| {
+                real(fd, at, part, sending_flags(done, part, len, flags), address.at(to), to_len)
             })
         }
     }

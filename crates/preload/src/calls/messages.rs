@@ -120,7 +120,7 @@ pub unsafe fn send(fd: c_int, header: *const msghdr, call: &dyn Fn(*const msghdr
 ///
 /// # Safety
 /// The header and everything that it names are the program's.
-pub unsafe fn receive(fd: c_int, header: *mut msghdr, call: impl Fn(*mut msghdr) -> isize) -> isize {
+pub unsafe fn receive(fd: c_int, header: *mut msghdr, flags: c_int, call: impl Fn(*mut msghdr) -> isize) -> isize {
     let is_open = || access::is_open(header as usize, size_of::<msghdr>(), Access::Write);
     if !state::direct() || guard::inside() || header.is_null() || !is_open() {
         return call(header);
@@ -128,6 +128,9 @@ pub unsafe fn receive(fd: c_int, header: *mut msghdr, call: impl Fn(*mut msghdr)
     // SAFETY: the caller upholds this function's own contract. Reading the header faults it in.
     unsafe {
         let mut message = Message::new(fd, &*header, true);
+        if let Some(list) = message.list.as_ref().filter(|_| flags & libc::MSG_TRUNC != 0) {
+            list.copy_out(); // what a stream discards leaves the buffers as they are
+        }
         let result = call(&raw mut message.own);
         if result >= 0 { message.bring_back(header, result) } else { result }
     }
@@ -216,7 +219,7 @@ export! {
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
         let real = RECVMSG.get();
         // SAFETY: as above.
-        unsafe { receive(fd, message, |message| real(fd, message, flags)) }
+        unsafe { receive(fd, message, flags, |message| real(fd, message, flags)) }
     }
 }
 

@@ -36,6 +36,9 @@ copied! {
     fn opendir(path: Text = text) -> *mut c_void;
     fn remove(path: Text = text) -> c_int;
     fn mkstemp, mkstemp64(path: *mut c_char = text) -> c_int;
+    fn setmntent, __setmntent(path: Text = text, mode: Text = text) -> *mut FILE;
+    fn tempnam(folder: Text = text, prefix: Text = text) -> *mut c_char;
+    fn catopen(name: Text = text, flag: c_int) -> *mut c_void;
 }
 
 copied! {

@@ -528,13 +528,27 @@ pub unsafe fn read_more(fd: c_int, list: &[iovec]) -> Option<isize> {
     (result >= 0 || state::errno() != libc::EOPNOTSUPP).then_some(result as isize)
 }
 
-/// Whether a stream has more to read. Its end, or an error that the next call is to return, does not count.
+/// Whether a stream has more to read. Its end, or an error that the next call is to return, does not count, nor does
+/// what follows urgent data: a call ends there.
 pub fn has_more(fd: c_int) -> bool {
     let mut about = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel reads and fills in locals.
     unsafe { own!(libc::SYS_ppoll, &raw mut about, 1, &raw const now, 0usize, 8) };
-    about.revents & (libc::POLLIN | libc::POLLERR) == libc::POLLIN
+    about.revents & (libc::POLLIN | libc::POLLERR) == libc::POLLIN && !is_at_mark(fd)
+}
+
+/// Whether a socket's urgent data is next.
+pub fn is_at_mark(fd: c_int) -> bool {
+    /// Not in the libc crate.
+    const SIOCATMARK: c_ulong = 0x8905;
+    let (mut is, mut kind, mut len) = (0 as c_int, 0 as c_int, size_of::<c_int>() as u32);
+    // SAFETY: the kernel fills in locals.
+    unsafe {
+        own!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_TYPE, &raw mut kind, &raw mut len) == 0
+            && own!(libc::SYS_ioctl, fd, SIOCATMARK, &raw mut is) == 0
+            && is != 0
+    }
 }
 
 aliases! {
