@@ -75,7 +75,7 @@ fn give(stack: usize, first: usize) {
 }
 
 fn map() -> Option<usize> {
-    let stack = Reservation::apart(STACK_BYTES, GUARD_BYTES).ok()?;
+    let stack = Reservation::new(STACK_BYTES, GUARD_BYTES).ok()?;
     stack.protect_rw(stack.addr() + GUARD_BYTES..stack.addr() + STACK_BYTES).ok()?;
     let addr = stack.addr();
     stack.leak();

@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 
 use crate::check;
+use crate::memory::place_apart;
 
 /// The length of a swap file that may grow: 8 TiB, or what the file system takes.
 const LENGTHS: [u64; 3] = [8 << 40, 1 << 40, 64 << 30];
@@ -75,7 +76,7 @@ pub(crate) fn write_mapped(fd: RawFd, bytes: &[u8], offset: u64) -> io::Result<(
     // SAFETY: a new mapping of this call's own, of a part of the file that exists, and which nobody else writes to
     // meanwhile. The kernel gets what was written there before it is unmapped.
     unsafe {
-        let at = check(libc::syscall(libc::SYS_mmap, 0usize, bytes.len(), access, libc::MAP_SHARED, fd, offset))?;
+        let at = check(libc::syscall(libc::SYS_mmap, place_apart(bytes.len()), bytes.len(), access, libc::MAP_SHARED, fd, offset))?;
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len());
         let written = check(libc::syscall(libc::SYS_msync, at, bytes.len(), libc::MS_SYNC));
         libc::syscall(libc::SYS_munmap, at, bytes.len());

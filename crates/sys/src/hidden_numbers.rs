@@ -124,7 +124,7 @@ pub struct RaisedLimit(Option<libc::rlimit64>);
 pub fn raise_limit() -> RaisedLimit {
     let Ok(limits) = limits() else { return RaisedLimit(None) };
     let (soft, hard) = (limits.rlim_cur, limits.rlim_max);
-    let wanted = soft.saturating_add(NR_NUMBERS);
+    let wanted = soft.max(HIGHEST_BASE).saturating_add(NR_NUMBERS); // numbers above a lowered limit may be in use
     let raised = libc::rlimit64 { rlim_cur: wanted, rlim_max: hard.max(wanted) };
     let permitted = libc::rlimit64 { rlim_cur: hard.min(wanted), rlim_max: hard };
     if set_limits(raised).or_else(|_| set_limits(permitted)).is_err() {

@@ -30,9 +30,11 @@ const MOST_RANGES: usize = 128;
 /// `mlock2` flag: locks pages that are present or come in later, and faults none in. Linux 4.4.
 const MLOCK_ONFAULT: libc::c_int = 1;
 
-/// Where to ask for addresses that are [apart](Reservation::apart).
+/// Where to ask for addresses for what is the engine's, apart from the program's mappings: a program may unmap something
+/// and map there again, and must not meet the engine there. If the kernel chose, it could choose these addresses in
+/// between. Sanitizers leave these to programs, too.
 pub fn place_apart(len: usize) -> usize {
-    const PLACES: Range<usize> = 0x5000_0000_0000..0x5400_0000_0000;
+    const PLACES: Range<usize> = 0x5100_0000_0000..0x5500_0000_0000;
     static TAKEN: AtomicUsize = AtomicUsize::new(0);
     let taken = TAKEN.fetch_add(len, Ordering::Relaxed);
     // The kernel has placed this library at random.
@@ -61,7 +63,8 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves `len` bytes at a multiple of `align` (a power of two, at least a page). Costs no memory.
+    /// Reserves `len` bytes at a multiple of `align` (a power of two, at least a page), [apart](place_apart). Costs no
+    /// memory.
     ///
     /// # Errors
     /// ENOMEM: the address space is used up or limited (ulimit -v).
@@ -69,6 +72,17 @@ impl Reservation {
     /// # Panics
     /// If `align` is not a power of two of at least a page, or `len` is 0 or not whole pages.
     pub fn new(len: usize, align: usize) -> io::Result<Self> {
+        Self::near(place_apart(len.saturating_add(align)), len, align)
+    }
+
+    /// As [`Reservation::new`], among the program's mappings: for memory that it gets.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn for_program(len: usize, align: usize) -> io::Result<Self> {
         Self::near(0, len, align)
     }
 
@@ -85,18 +99,6 @@ impl Reservation {
         // SAFETY: changes neither content nor access.
         unsafe { advise(memory.addr, len, libc::MADV_DONTDUMP)? };
         Ok(memory)
-    }
-
-    /// As [`Reservation::new`], for the engine while a program runs, which may unmap something and map there again at
-    /// once. If the kernel chose, it could choose those addresses in between.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Panics
-    /// As there.
-    pub fn apart(len: usize, align: usize) -> io::Result<Self> {
-        Self::near(place_apart(len + align), len, align)
     }
 
     fn near(place: usize, len: usize, align: usize) -> io::Result<Self> {

@@ -277,7 +277,7 @@ impl Seat {
     fn begin(&self, stack_bytes: usize) -> io::Result<libc::pthread_t> {
         let mut bytes = stack_bytes;
         loop {
-            let stack = Reservation::apart(bytes + PAGE_SIZE, PAGE_SIZE)?;
+            let stack = Reservation::new(bytes + PAGE_SIZE, PAGE_SIZE)?;
             stack.protect_rw(stack.addr() + PAGE_SIZE..stack.range().end)?; // the first page guards it
             self.stack[0].store(stack.addr(), Ordering::Relaxed);
             self.stack[1].store(stack.len(), Ordering::Relaxed);
@@ -297,7 +297,7 @@ impl Seat {
     /// thread's stack begins.
     fn become_copy_of(&self, other: &Seat, stack_bytes: usize) -> io::Result<()> {
         let bytes = PAGE_SIZE + stack_bytes + (other.end() - other.top());
-        let stack = Reservation::apart(bytes.next_multiple_of(PAGE_SIZE), PAGE_SIZE)?;
+        let stack = Reservation::new(bytes.next_multiple_of(PAGE_SIZE), PAGE_SIZE)?;
         stack.protect_rw(stack.addr() + PAGE_SIZE..stack.range().end)?; // the first page guards it
         self.stack[0].store(stack.addr(), Ordering::Relaxed);
         self.stack[1].store(stack.len(), Ordering::Relaxed);

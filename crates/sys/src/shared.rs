@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use crate::check;
+use crate::memory::place_apart;
 
 /// Types that may live in [`SharedMemory`].
 ///
@@ -84,9 +85,9 @@ impl<T: Zeroable> SharedMemory<T> {
 
     fn map(fd: OwnedFd) -> io::Result<Self> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses. Existing mappings are not touched.
+        // SAFETY: a new mapping apart. Existing mappings are not touched.
         let addr = check(unsafe {
-            libc::syscall(libc::SYS_mmap, 0usize, Self::LEN, access, libc::MAP_SHARED, fd.as_raw_fd(), 0usize)
+            libc::syscall(libc::SYS_mmap, place_apart(Self::LEN), Self::LEN, access, libc::MAP_SHARED, fd.as_raw_fd(), 0usize)
         })?;
         Ok(SharedMemory { fd, addr, value: PhantomData })
     }

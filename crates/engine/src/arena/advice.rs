@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use folioswap_core::{BlockId, List, State, Wish};
+use folioswap_core::{BLOCK_BYTES, BlockId, List, State, Wish};
 
 use crate::engine::Engine;
+use crate::memory::table::{blocks_of, pages_in};
 use crate::process::cpu::current_cpu;
 use crate::reclaim::evict;
 use crate::swap::read_queue::Window;
@@ -43,7 +44,7 @@ pub(crate) fn follow(engine: &Engine, blocks: Range<usize>, advice: Advice) {
         Advice::WillNeed => read(engine, blocks, true),
         Advice::Sequential => read(engine, blocks, false),
         Advice::Random => keep(engine, blocks),
-        Advice::Cold => cold(engine, blocks),
+        Advice::Cold => page_out(engine, &(blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES)),
         Advice::HugePage => wish(engine, blocks, Wish::Whole),
         Advice::NoHugePage => wish(engine, blocks, Wish::Pages),
     }
@@ -58,21 +59,26 @@ fn read(engine: &Engine, blocks: Range<usize>, is_asked: bool) {
     engine.reads().push(Window { blocks, marker: None, is_asked, backward: false, cpu: current_cpu() });
 }
 
-/// Makes folios of a range the oldest in RAM.
-pub(crate) fn make_oldest(engine: &Engine, blocks: Range<usize>) {
-    each_block_of(engine, blocks, |id| {
+/// Makes the folios that lie within a range of addresses the oldest in RAM.
+pub(crate) fn make_oldest(engine: &Engine, range: &Range<usize>) {
+    each_block_of(engine, blocks_of(range), |id| {
         let Some(block) = engine.try_lock(id).filter(|block| !block.pinned) else { return };
+        let pages = pages_in(id, range);
         for index in 0..block.nr_folios() {
-            if let State::Resident(frame) = block.state(index) {
+            let folio = block.pages_of(index);
+            let is_within = pages.start <= folio.start && folio.end <= pages.end;
+            if let State::Resident(frame) = block.state(index)
+                && is_within
+            {
                 engine.ram().zone(frame).insert_tail(frame, List::Inactive);
             }
         }
     });
 }
 
-/// Makes folios of a range leave RAM first, and starts their writeback.
-pub(crate) fn cold(engine: &Engine, blocks: Range<usize>) {
-    each_block_of(engine, blocks, |block| evict::evict(engine, block));
+/// Makes the pages of a range of addresses leave RAM first, and starts their writeback.
+pub(crate) fn page_out(engine: &Engine, range: &Range<usize>) {
+    each_block_of(engine, blocks_of(range), |block| evict::evict(engine, block, &pages_in(block, range)));
     engine.ram().reclaim_wanted().signal(); // what works for swap is needed now
 }
 

@@ -311,7 +311,7 @@ impl RawSpace {
     /// As [`RawSpace::map`].
     pub fn map_with(&self, len: usize, folio: FolioSize) -> Result<usize, Error> {
         let len = whole_pages(len)?;
-        let mapping = Reservation::new(len, BLOCK_BYTES).map_err(Error::system("mapping a region"))?;
+        let mapping = Reservation::for_program(len, BLOCK_BYTES).map_err(Error::system("mapping a region"))?;
         mapping.protect_rw(mapping.range()).map_err(Error::system("mapping a region"))?;
         let range = mapping.range();
         // SAFETY: a new mapping, which nobody knows.
@@ -352,7 +352,7 @@ impl RawSpace {
             }
             return Ok(addr);
         }
-        let target = Reservation::new(new_len, BLOCK_BYTES).map_err(Error::system("mapping a region"))?;
+        let target = Reservation::for_program(new_len, BLOCK_BYTES).map_err(Error::system("mapping a region"))?;
         let call = || {
             // SAFETY: the caller's mapping, to addresses that this call has just reserved.
             unsafe { memory::move_mapping(addr..addr + old_len, target.range()) }.map(|()| target.addr())
@@ -405,14 +405,20 @@ impl RawSpace {
         self.with(move |engine| advice::follow(engine, blocks_of(&(addr..addr + len)), advice));
     }
 
-    /// Makes what is in RAM of a range the oldest there.
+    /// Makes the folios that lie within a range the oldest in RAM.
     pub fn make_oldest(&self, addr: usize, len: usize) {
-        self.with(move |engine| advice::make_oldest(engine, blocks_of(&(addr..addr + len))));
+        self.with(move |engine| advice::make_oldest(engine, &(addr..addr + len)));
+    }
+
+    /// Makes the pages of a range leave RAM first, and starts their writeback. A folio that reaches past the range is
+    /// split.
+    pub fn page_out(&self, addr: usize, len: usize) {
+        self.with(move |engine| advice::page_out(engine, &(addr..addr + len)));
     }
 
     /// Brings a range in, writable, as a touch would. Cheap for resident pages.
     pub fn touch(&self, addr: usize, len: usize) {
-        self.with(move |engine| touch::touch(engine, &(addr..addr + len)));
+        self.with(move |engine| touch::touch(engine, addr..addr.saturating_add(len)));
     }
 
     /// Keeps a folio in RAM on whose word this thread is about to sleep, until the result is dropped.

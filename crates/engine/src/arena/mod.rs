@@ -530,7 +530,7 @@ impl Arena {
     /// Evicts every folio that is not in use.
     pub fn evict_all(&self) {
         for range in self.running.engine.table().in_use() {
-            advice::cold(&self.running.engine, range);
+            advice::follow(&self.running.engine, range, advice::Advice::Cold);
         }
     }
 

@@ -10,12 +10,12 @@ use crate::engine::Engine;
 use crate::fault::resolve;
 use crate::memory::table::{blocks_of, pages_in};
 
-/// Brings a range in, writable. Cheap for resident pages.
-pub(crate) fn touch(engine: &Engine, range: &Range<usize>) {
-    let thread = signals::thread_id();
-    for block in blocks_of(range).map(BlockId::from_index) {
+/// Brings a range in, writable. Cheap for resident pages. A system call may have named it: it may be anything.
+pub(crate) fn touch(engine: &Engine, range: Range<usize>) {
+    let (range, thread) = (engine.table().possible(range), signals::thread_id());
+    for block in blocks_of(&range).map(BlockId::from_index) {
         if engine.table().is_open(block) {
-            bring_in(engine, block, &pages_in(block, range), thread);
+            bring_in(engine, block, &pages_in(block, &range), thread);
         }
     }
 }

@@ -33,7 +33,7 @@ const NR_ASIDE: usize = 16;
 impl Aside {
     pub fn new(uffd: Arc<Userfaultfd>) -> io::Result<Self> {
         let refusal_unmaps = Self::refusal_unmaps()?;
-        let reserved = Reservation::apart(NR_ASIDE * Order::HUGE.bytes(), Order::HUGE.bytes())?;
+        let reserved = Reservation::new(NR_ASIDE * Order::HUGE.bytes(), Order::HUGE.bytes())?;
         let places = reserved.range().step_by(Order::HUGE.bytes()).map(Some);
         reserved.leak(); // the mappings there change, and are no longer one
         Ok(Aside { lent: Lent::new(places), uffd, refusal_unmaps, protecting: RwLock::new(()) })
@@ -55,7 +55,7 @@ impl Aside {
     }
 
     fn reserve() -> Option<usize> {
-        let reserved = Reservation::apart(Order::HUGE.bytes(), Order::HUGE.bytes()).ok()?;
+        let reserved = Reservation::new(Order::HUGE.bytes(), Order::HUGE.bytes()).ok()?;
         let place = reserved.addr();
         reserved.leak();
         Some(place)

@@ -9,6 +9,8 @@
 //! A folio's hash is noted before it is written. A dirty folio therefore gives up its old slots first, and a failed
 //! write leaves it without slots.
 
+use std::ops::Range;
+
 use folioswap_core::{
     BLOCK_PAGES, BLOCK_PIECES, BlockId, FrameId, List, Order, PAGE_SIZE, PIECE, Size, SlotId, State, Wish, Zone,
 };
@@ -339,13 +341,18 @@ fn reclaim_directly_in(engine: &Engine, zone: &Zone, only: Option<Size>) -> bool
     false
 }
 
-/// Reclaims a block now, as advice. Busy folios stay where they are.
-pub(crate) fn evict(engine: &Engine, id: BlockId) {
+/// Reclaims pages of a block now, as advice. A folio that is in RAM in part beyond them is split. Busy ones stay.
+pub(crate) fn evict(engine: &Engine, id: BlockId, pages: &Range<usize>) {
     let Some(mut block) = engine.try_lock(id) else { return };
     if block.pinned {
         return;
     }
-    for index in 0..block.nr_folios() {
+    let folios = |block: &Block<'_>| block.index_of(pages.start)..block.index_of(pages.end - 1) + 1;
+    let is_cut = |order: Order| [pages.start, pages.end].iter().any(|at| !at.is_multiple_of(order.nr_pages()));
+    while is_cut(block.order()) && folios(&block).any(|index| block.folio(index).frame().is_some()) {
+        block.split_to(if block.order() > PIECE { PIECE } else { Order::PAGE });
+    }
+    for index in folios(&block) {
         match block.state(index) {
             State::Resident(_) if block.unmap_to_laundry(index).is_err() => {
                 engine.stats().busy_victims.add(1);

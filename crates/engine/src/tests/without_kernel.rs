@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard};
 use std::task::{Context, Poll, Waker};
 
-use folioswap_core::{BlockId, FolioId, Order, PAGE_SIZE, State, Taken};
+use folioswap_core::{BLOCK_PAGES, BlockId, FolioId, Order, PAGE_SIZE, State, Taken};
 use folioswap_sys::pagemap::Pagemap;
 use folioswap_sys::uffd::{MoveError, Userfaultfd};
 
@@ -333,7 +333,7 @@ impl Simulated {
 
     /// Writes all of a block out, and takes it out of RAM.
     pub fn send_out(&self, id: BlockId) {
-        evict::evict(&self.engine, id);
+        evict::evict(&self.engine, id, &(0..BLOCK_PAGES));
         let mut block = self.engine.lock(id);
         for index in 0..block.nr_folios() {
             if block.folio(index).frame().is_some() {

@@ -29,7 +29,19 @@ pub fn pieces(fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pi
 
 /// How a read proceeds.
 pub fn read_pieces(fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pieces {
-    pieces_of(transfer::kind_for_read, fd, buffer, len, other)
+    in_one_call(fd, len, false, pieces_of(transfer::kind_for_read, fd, buffer, len, other))
+}
+
+/// How a transfer from a socket proceeds that does so in these pieces: in one call, if the kernel is to wait for more
+/// than a piece, or for as long as the socket says in all.
+fn in_one_call(fd: c_int, len: usize, waits_for_all: bool, pieces: Pieces) -> Pieces {
+    let is_in_pieces = matches!(pieces, Pieces::Available | Pieces::All(_));
+    let may_be_one = transfer::exceeds_bounce(len) && len <= transfer::MOST_MESSAGE_BYTES;
+    if is_in_pieces && may_be_one && transfer::awaits_as_a_whole(fd, waits_for_all) {
+        Pieces::Whole
+    } else {
+        pieces
+    }
 }
 
 fn pieces_of(kind: fn(c_int) -> Kind, fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pieces {
@@ -152,7 +164,7 @@ pub fn receiving(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> 
         _ if flags & libc::MSG_DONTWAIT != 0 => Pieces::All(Awaits::Nothing),
         _ => Pieces::All(Awaits::More(fd)),
     };
-    pieces(fd, buffer, len, other)
+    in_one_call(fd, len, flags & libc::MSG_WAITALL != 0, pieces(fd, buffer, len, other))
 }
 
 /// The flags for receiving a piece that begins `done` bytes in; `None`: there is no more.

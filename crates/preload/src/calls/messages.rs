@@ -65,14 +65,14 @@ impl Message {
     /// # Safety
     /// The header is the program's, or was.
     unsafe fn bring_back(&self, header: *mut msghdr, bytes: isize) -> isize {
-        if !access::is_open(header as usize, size_of::<msghdr>(), Access::Write) {
-            return isize::refused();
-        }
-        // SAFETY: the caller upholds this function's own contract, and the header may be written.
+        // SAFETY: the caller upholds this function's own contract.
         unsafe {
-            (*header).msg_namelen = self.own.msg_namelen;
-            (*header).msg_controllen = self.own.msg_controllen;
-            (*header).msg_flags = self.own.msg_flags;
+            let is_told = (self.own.msg_name.is_null() || put(&raw mut (*header).msg_namelen, self.own.msg_namelen))
+                && put(&raw mut (*header).msg_controllen, self.own.msg_controllen)
+                && put(&raw mut (*header).msg_flags, self.own.msg_flags);
+            if !is_told {
+                return isize::refused();
+            }
             let bytes = copied::bring_all_back([&self.name, &self.control], bytes);
             match &self.list {
                 Some(list) if bytes >= 0 => list.copy_in(bytes),
@@ -80,6 +80,19 @@ impl Message {
             }
         }
     }
+}
+
+/// Writes a part of the program's header, of which others may be read only. `false`: it may not be written.
+///
+/// # Safety
+/// The header is the program's, or was.
+unsafe fn put<T>(at: *mut T, value: T) -> bool {
+    let may = access::is_open(at as usize, size_of::<T>(), Access::Write);
+    if may {
+        // SAFETY: the caller upholds this function's own contract, and it may be written. It need not be aligned.
+        unsafe { at.write_unaligned(value) };
+    }
+    may
 }
 
 /// Sends a message, one that is longer than a copy can be in parts: `call` gets the header to use.
@@ -121,13 +134,13 @@ pub unsafe fn send(fd: c_int, header: *const msghdr, call: &dyn Fn(*const msghdr
 /// # Safety
 /// The header and everything that it names are the program's.
 pub unsafe fn receive(fd: c_int, header: *mut msghdr, flags: c_int, call: impl Fn(*mut msghdr) -> isize) -> isize {
-    let is_open = || access::is_open(header as usize, size_of::<msghdr>(), Access::Write);
-    if !state::direct() || guard::inside() || header.is_null() || !is_open() {
+    if !state::direct() || guard::inside() || header.is_null() {
         return call(header);
     }
-    // SAFETY: the caller upholds this function's own contract. Reading the header faults it in.
+    // SAFETY: the caller upholds this function's own contract.
     unsafe {
-        let mut message = Message::new(fd, &*header, true);
+        let Some(theirs) = access::read(header.cast_const()) else { return call(header) };
+        let mut message = Message::new(fd, &theirs, true);
         if let Some(list) = message.list.as_ref().filter(|_| flags & libc::MSG_TRUNC != 0) {
             list.copy_out(); // what a stream discards leaves the buffers as they are
         }
@@ -152,12 +165,14 @@ pub unsafe fn several(
     received: bool,
     call: impl Fn(*mut mmsghdr, c_uint) -> c_int,
 ) -> c_int {
-    let nr_messages = (count as usize).min(MOST_MESSAGES);
-    let is_open = || access::is_open(list as usize, nr_messages * size_of::<mmsghdr>(), Access::Write);
-    if !state::direct() || guard::inside() || list.is_null() || count == 0 || !is_open() {
+    if !state::direct() || guard::inside() || list.is_null() || count == 0 {
         return call(list, count);
     }
-    let count = nr_messages;
+    let nr_bytes = (count as usize).min(MOST_MESSAGES) * size_of::<mmsghdr>();
+    let count = match access::prefix(list as usize, nr_bytes, Access::Read) / size_of::<mmsghdr>() {
+        0 => return call(list, count),
+        readable => readable,
+    };
     // SAFETY: the caller upholds this function's own contract. Reading a header faults it in.
     unsafe {
         let (mut messages, mut own) = {
@@ -187,15 +202,14 @@ pub unsafe fn several(
         let result = call(own.as_mut_ptr(), own.len() as c_uint);
         for index in 0..result.max(0) as usize {
             let theirs = list.add(index);
-            if !access::is_open(theirs as usize, size_of::<mmsghdr>(), Access::Write) {
-                return several_done(index);
-            }
-            (*theirs).msg_len = own[index].msg_len;
             if received {
                 messages[index].own = own[index].msg_hdr;
                 if messages[index].bring_back(&raw mut (*theirs).msg_hdr, own[index].msg_len as isize) < 0 {
                     return several_done(index);
                 }
+            }
+            if !put(&raw mut (*theirs).msg_len, own[index].msg_len) {
+                return several_done(index);
             }
         }
         result

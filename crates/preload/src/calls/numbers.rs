@@ -118,6 +118,7 @@ fn others(number: c_long) -> &'static [Argument] {
         SYS_rt_tgsigqueueinfo => &[Plain, Plain, Plain, Read(INFO)],
         SYS_signalfd | SYS_signalfd4 => &[Plain, Read(SET)],
         SYS_setrlimit => &[Plain, Read(16)],
+        SYS_getrlimit => &[Plain, Written(16)],
         SYS_prlimit64 => &[Plain, Plain, Read(16), Written(16)],
         SYS_sched_getattr => &[Plain, Writes(Word(2), 1)],
         SYS_sched_setattr | SYS_ptrace => &[Plain, UNKNOWN, UNKNOWN, UNKNOWN],

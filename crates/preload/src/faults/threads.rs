@@ -274,14 +274,14 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
     let (body, argument) = {
         let _guard = guard::enter();
         // SAFETY: `pthread_create` below made this box for this thread alone.
-        let beginning = unsafe { Box::from_raw(beginning.cast::<Beginning>()) };
+        let beginning = *unsafe { Box::from_raw(beginning.cast::<Beginning>()) };
         if beginning.number != 0 {
             // SAFETY: takes no pointers.
             let process = unsafe { libc::getpid() as u32 };
             note_started(beginning.number, process, folioswap_sys::signals::thread_id());
         }
         prepare();
-        note_prepared();
+        note_prepared(); // the box is gone: a fork may hold the heap's lock
         held_signals::begin_thread(beginning.blocked);
         (beginning.body, beginning.argument)
     };

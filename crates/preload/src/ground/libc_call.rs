@@ -44,10 +44,12 @@ std::arch::global_asm!(
     ".cfi_startproc",
     "mov rax, qword ptr [rip + folioswap_refused@GOTTPOFF]",
     "mov rax, qword ptr fs:[rax]",
+    "test rax, rax",
+    "jz 3f",
     "dec rax",
     "cmp rax, rdi",
     "je 2f",
-    "jmp qword ptr [rip + {syscall}]",
+    "3: jmp qword ptr [rip + {syscall}]",
     "2: jmp {refuse}",
     "folioswap_interrupted: jmp {interrupted}",
     ".cfi_endproc",
@@ -152,7 +154,7 @@ pub fn refuse_next(sleeps: u64, context: &mut ucontext_t) {
     }
     let has_number = !in_own && at != syscall && at != syscall + ENDBR64.len();
     let number = context.uc_mcontext.gregs[if has_number { libc::REG_RAX } else { libc::REG_RDI } as usize];
-    if number as u64 + 1 == REFUSED.get() {
+    if sleeps != 0 && number as u64 == sleeps - 1 {
         context.uc_mcontext.gregs[libc::REG_RIP as usize] = &raw const folioswap_interrupted as i64;
     }
 }

@@ -67,11 +67,9 @@ fn advise_managed(space: &RawSpace, part: &Range<usize>, advice: c_int) -> Then 
             Then::Others
         }
         libc::MADV_COLD | libc::MADV_PAGEOUT => {
-            let whole = part.start.next_multiple_of(BLOCK_BYTES)..part.end / BLOCK_BYTES * BLOCK_BYTES;
             match advice {
-                _ if whole.is_empty() => {}
-                libc::MADV_COLD => space.make_oldest(whole.start, whole.len()),
-                _ => space.advise(whole.start, whole.len(), Advice::Cold),
+                libc::MADV_COLD => space.make_oldest(part.start, part.len()),
+                _ => space.page_out(part.start, part.len()),
             }
             Then::Others
         }

@@ -276,7 +276,7 @@ fn move_to_target(space: &RawSpace, request: &Request) -> io::Result<usize> {
 fn move_somewhere(space: &RawSpace, request: &Request) -> io::Result<usize> {
     let Request { old, new_len, .. } = request;
     let offset = old.start % BLOCK_BYTES;
-    let place = Reservation::new(offset + new_len, BLOCK_BYTES).ok(); // `None`: a limit of addresses, perhaps
+    let place = Reservation::for_program(offset + new_len, BLOCK_BYTES).ok(); // `None`: a limit of addresses, perhaps
     let ranges = Relocation {
         from: old.clone(),
         new_len: *new_len,

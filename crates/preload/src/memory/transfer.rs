@@ -159,6 +159,22 @@ pub fn goes_on(awaits: Awaits, events: i16) -> bool {
     }
 }
 
+/// Whether a socket is to wait for more bytes than a bounce buffer holds, or for all of them no longer than it says.
+pub fn awaits_as_a_whole(fd: c_int, waits_for_all: bool) -> bool {
+    let (mut least, mut limit) = (0 as c_int, libc::timeval { tv_sec: 0, tv_usec: 0 });
+    let mut lens = [size_of::<c_int>() as u32, size_of::<libc::timeval>() as u32];
+    // SAFETY: the kernel fills in locals of their sizes.
+    unsafe {
+        own!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &raw mut least, &raw mut lens[0]) == 0
+            && (least as usize > BOUNCE_BYTES
+                || waits_for_all
+                    && own!(
+                        libc::SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &raw mut limit, &raw mut lens[1]
+                    ) == 0
+                    && (limit.tv_sec, limit.tv_usec) != (0, 0))
+    }
+}
+
 fn is_pipe(fd: c_int) -> bool {
     // SAFETY: all zeroes is a valid `stat`, which the kernel fills in.
     unsafe {
@@ -174,8 +190,8 @@ pub fn receive(
     pieces: Pieces,
     call: impl Fn(*mut c_void, usize, usize) -> isize,
 ) -> isize {
-    if pieces != Pieces::Pinned && !needed(buffer as usize, len) {
-        return call(buffer, len, 0);
+    if pieces != Pieces::Pinned && !needed(buffer as usize, len) || isize::try_from(len).is_err() {
+        return call(buffer, len, 0); // the kernel refuses what is too long whatever is there
     }
     transfer(buffer as usize, len, (pieces, libc::POLLIN), |at, len, done, held| {
         if held || !needed(at, len) {
@@ -199,8 +215,8 @@ pub fn send(
     pieces: Pieces,
     call: impl Fn(*const c_void, usize, usize) -> isize,
 ) -> isize {
-    if pieces != Pieces::Pinned && !needed(buffer as usize, len) {
-        return call(buffer, len, 0);
+    if pieces != Pieces::Pinned && !needed(buffer as usize, len) || isize::try_from(len).is_err() {
+        return call(buffer, len, 0); // the kernel refuses what is too long whatever is there
     }
     let has_limit = matches!(pieces, Pieces::Storage | Pieces::Pinned);
     let call = |at, len, done| match done {

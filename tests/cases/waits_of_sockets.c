@@ -1,0 +1,64 @@
+// EXPECT: exit 0, last line "ok"
+// BUDGETS: 24M
+// A long receive into memory that has left RAM waits for as much, and as long, as the socket says.
+#include "cold.h"
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <netinet/in.h>
+static int ends[2];
+static volatile int is_over;
+static void connect_both(void) {
+    int listens = socket(AF_INET, SOCK_STREAM, 0), size = 4 * MIB;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    CHECK(bind(listens, (void *)&at, len) == 0 && listen(listens, 1) == 0, "listen");
+    getsockname(listens, (void *)&at, &len);
+    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(ends[0], SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof size);
+    CHECK(connect(ends[0], (void *)&at, len) == 0, "connect");
+    ends[1] = accept(listens, 0, 0);
+    setsockopt(ends[1], SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof size);
+    close(listens);
+}
+static void *trickle(void *unused) {
+    static char bytes[64 << 10];
+    while (!is_over && write(ends[0], bytes, sizeof bytes) > 0) usleep(40000);
+    return unused;
+}
+static void *in_two(void *unused) {
+    static char bytes[400 << 10];
+    CHECK(write(ends[0], bytes, sizeof bytes) == sizeof bytes, "first");
+    usleep(300000);
+    CHECK(write(ends[0], bytes, sizeof bytes) == sizeof bytes, "second");
+    return unused;
+}
+int main(void) {
+    start_engine();
+    char *memory = anonymous(8 * MIB);
+    memset(memory, 1, 8 * MIB);
+    pthread_t thread;
+    connect_both();
+    int least = 512 << 10;
+    CHECK(setsockopt(ends[1], SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least) == 0, "SO_RCVLOWAT");
+    for (int calls = 0; calls < 2; calls++) {
+        send_out(memory, 8 * MIB);
+        pthread_create(&thread, 0, in_two, 0);
+        ssize_t len = calls ? read(ends[1], memory, 2 * MIB) : recv(ends[1], memory, 2 * MIB, 0);
+        pthread_join(thread, 0);
+        CHECK(len >= least, "%zd of at least %d", len, least);
+        while (recv(ends[1], memory, MIB, MSG_DONTWAIT) > 0) continue;
+    }
+    connect_both();
+    struct timeval limit = {0, 300000}, begun, ended;
+    CHECK(setsockopt(ends[1], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0, "SO_RCVTIMEO");
+    send_out(memory, 8 * MIB);
+    pthread_create(&thread, 0, trickle, 0);
+    gettimeofday(&begun, 0);
+    ssize_t len = recv(ends[1], memory, 8 * MIB, MSG_WAITALL);
+    gettimeofday(&ended, 0);
+    double time = ended.tv_sec - begun.tv_sec + (ended.tv_usec - begun.tv_usec) / 1e6;
+    is_over = 1;
+    pthread_join(thread, 0);
+    CHECK(len > 0 && len < (ssize_t)(8 * MIB) && time < 2, "%zd bytes in %.1f s", len, time);
+    DONE;
+}
