@@ -29,8 +29,8 @@ int main(void) {
     }
     int zero = open("/dev/zero", O_RDWR), file = fileno(tmpfile());
     CHECK(write(file, memory, MIB) == MIB, "file");
-    static const size_t lengths[] = {1ul << 63, 0xfffffffffffff000, -1ul};
-    for (int i = 0; i < 3; i++) {
+    static const size_t lengths[] = {1ul << 48, 1ul << 62, 1ul << 63, 0xfffffffffffff000, -1ul};
+    for (int i = 0; i < 5; i++) {
         send_out(memory, 8 * MIB);
         size_t len = lengths[i];
         CHECK(make(SYS_pread64, file, (long)memory, len, 0) == -EFAULT, "pread64 of %#zx", len);

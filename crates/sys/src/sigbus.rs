@@ -66,7 +66,7 @@ impl Front {
         let mut before = plain_action(libc::SIG_DFL);
         set_action(self.signal, ptr::null(), &mut before)?;
         self.chain(before);
-        set_action(self.signal, &ours, ptr::null_mut())?;
+        set_action(self.signal, &restarting_as(&before, ours), ptr::null_mut())?;
         *installed = true;
         Ok(())
     }
@@ -104,11 +104,28 @@ impl Front {
         self.chained.store(Box::into_raw(Box::new(action)), Ordering::Release);
     }
 
+    /// Chains an action that the program sets while the handler is in front.
+    fn chain_behind(&self, action: Action) {
+        self.chain(action);
+        let mut now = plain_action(libc::SIG_DFL);
+        let is_known = !vforked::is_child() && set_action(self.signal, ptr::null(), &mut now).is_ok();
+        if is_known && now.sa_sigaction != action.sa_sigaction {
+            let _ = set_action(self.signal, &restarting_as(&action, now), ptr::null_mut());
+        }
+    }
+
     fn chained(&self) -> Action {
         // SAFETY: null, or a box that `chain` leaked, which is never freed or changed.
         let shared = || unsafe { self.chained.load(Ordering::Acquire).as_ref() };
         vforked::action(self.signal).or_else(shared).copied().unwrap_or_else(|| plain_action(libc::SIG_DFL))
     }
+}
+
+/// The action of a front after which calls go on, or are interrupted, as after the chained action.
+fn restarting_as(chained: &Action, front: Action) -> Action {
+    let restarts = chained.sa_flags & libc::SA_RESTART != 0 || chained.sa_sigaction == libc::SIG_IGN;
+    let flag = if restarts { libc::SA_RESTART } else { 0 };
+    Action { sa_flags: front.sa_flags & !libc::SA_RESTART | flag, ..front }
 }
 
 /// A change of the action behind a handler that is under way. It ends when this is dropped.
@@ -127,7 +144,7 @@ impl UnderWay<'_> {
             && let (false, now) = self.front.is_in_front(&self.ours)?
         {
             self.front.chain(now);
-            set_action(self.front.signal, &self.ours, ptr::null_mut())?;
+            set_action(self.front.signal, &restarting_as(&now, self.ours), ptr::null_mut())?;
         }
         Ok(())
     }
@@ -206,7 +223,7 @@ pub fn chained_action() -> Action {
 
 /// Replaces [`chained_action`]. For a preloaded library that implements sigaction(SIGBUS) for the program. Allocates.
 pub fn set_chained_action(action: Action) {
-    SIGBUS.chain(action);
+    SIGBUS.chain_behind(action);
 }
 
 /// As [`chained_action`], for SIGSYS.
@@ -217,7 +234,7 @@ pub fn chained_syscall_action() -> Action {
 
 /// As [`set_chained_action`], for SIGSYS.
 pub fn set_chained_syscall_action(action: Action) {
-    SIGSYS.chain(action);
+    SIGSYS.chain_behind(action);
 }
 
 type SigactionFn = unsafe extern "C" fn(libc::c_int, *const Action, *mut Action) -> libc::c_int;

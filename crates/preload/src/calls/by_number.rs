@@ -215,7 +215,7 @@ unsafe fn covered(number: c_long, words: &Words) -> Option<isize> {
 unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
     let &[a, b, c, d, e, f] = words;
     let (fd, list, count, offset) = (a as c_int, b as *const iovec, c as c_int, d);
-    let c = transfer::at_most(c);
+    let c = transfer::at_most(b as *const _, c);
     let pieces = |other| io::pieces(fd, b as *const _, c, other);
     let read_pieces = || io::read_pieces(fd, b as *const _, c, Pieces::Available);
     // SAFETY: the caller's call, in pieces or with an equivalent list.

@@ -61,7 +61,7 @@ fn pieces_of(kind: fn(c_int) -> Kind, fd: c_int, buffer: *const c_void, len: usi
 
 export! {
     fn read(fd: c_int, buffer: *mut c_void, len: usize) -> isize {
-        let len = transfer::at_most(len);
+        let len = transfer::at_most(buffer, len);
         let real = READ.get();
         let pieces = read_pieces(fd, buffer, len, Pieces::Available);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
@@ -97,7 +97,7 @@ pub fn check(len: usize, room: usize) {
 
 export! {
     fn pread(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize {
-        let len = transfer::at_most(len);
+        let len = transfer::at_most(buffer, len);
         let real = PREAD.get();
         let pieces = read_pieces(fd, buffer, len, Pieces::Available);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
@@ -130,7 +130,7 @@ export! {
 
 export! {
     fn write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
-        let len = transfer::at_most(len);
+        let len = transfer::at_most(buffer, len);
         let real = WRITE.get();
         let pieces = pieces(fd, buffer, len, Pieces::All(Awaits::More(fd)));
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
@@ -142,7 +142,7 @@ export! {
 
 export! {
     fn pwrite(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize {
-        let len = transfer::at_most(len);
+        let len = transfer::at_most(buffer, len);
         let real = PWRITE.get();
         let pieces = pieces(fd, buffer, len, Pieces::All(Awaits::More(fd)));
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.

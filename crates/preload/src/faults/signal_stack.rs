@@ -22,8 +22,10 @@ use crate::memory::resident;
 pub const SIGNAL_BYTES: usize = 64 * FRAME_BYTES + (64 << 10);
 /// A frame, without the tiles of AMX.
 const FRAME_BYTES: usize = 4 << 10;
-/// The smallest stack of the program's that is really used, unless another thread uses it.
+/// The smallest stack of the program's that is really used, unless another thread uses it, and the largest: all of it
+/// is held in RAM.
 const LEAST_BYTES: usize = 32 << 10;
+const MOST_BYTES: usize = 1 << 20;
 /// A guard page below the stack.
 const GUARD_BYTES: usize = PAGE_SIZE;
 
@@ -192,7 +194,7 @@ pub fn begin_child() {
 }
 
 /// The stack to set when the program asks for one, or for none. Small stacks are set in name only: a caught system call
-/// with a fault in it needs more than 8 KiB on some processors. Handlers run on them all the same
+/// with a fault in it needs more than 8 KiB on some processors. So are those that might not fit into RAM. Handlers run on them all the same
 /// ([`small_stack`](super::small_stack)), as on those that the kernel would not keep while a handler runs
 /// (SS_AUTODISARM): it may switch to a stack that has left RAM. So is one set that another thread uses, as varnishd has
 /// all of its threads set the same, for the one that ends the process: handlers of the others stay on this library's.
@@ -216,7 +218,7 @@ pub fn disarms(stack: &libc::stack_t) -> bool {
 
 /// Whether a stack of the program's is set in name only for what it is itself. Handlers run on it.
 fn is_run_on(stack: &libc::stack_t) -> bool {
-    stack.ss_size < LEAST_BYTES || disarms(stack)
+    !(LEAST_BYTES..=MOST_BYTES).contains(&stack.ss_size) || disarms(stack)
 }
 
 /// What the program wants, less that flag.

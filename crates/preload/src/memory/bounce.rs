@@ -10,9 +10,10 @@ use crate::ground::real::own;
 use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
 use crate::memory::cover::Outcome;
+use crate::memory::small_buffers;
 
 /// Unmanaged memory at the same offset in its page as the buffer that it replaces, so that it meets O_DIRECT's
-/// alignment whenever that buffer does.
+/// alignment whenever that buffer does. A small one cannot meet that.
 pub struct Bounce {
     block: *mut u8,
     offset: usize,
@@ -25,6 +26,11 @@ pub struct Bounce {
 impl Bounce {
     /// For a buffer of which all bytes may be accessed.
     pub fn new(stands_for: usize, len: usize) -> Option<Bounce> {
+        if len <= small_buffers::MOST_BYTES
+            && let Some((block, offset)) = small_buffers::take(stands_for)
+        {
+            return Some(Bounce { block, offset, room: len, mapped: 0 });
+        }
         let _guard = guard::enter();
         let offset = stands_for % PAGE_SIZE;
         let block = state::keeping_errno(|| PRIVATE.allocate(offset + len, PAGE_SIZE));
@@ -151,6 +157,9 @@ impl Bounce {
 
 impl Drop for Bounce {
     fn drop(&mut self) {
+        if small_buffers::give_back(self.block) {
+            return;
+        }
         let _guard = guard::enter();
         state::keeping_errno(|| {
             // SAFETY: this bounce owns the block, or the mapping.

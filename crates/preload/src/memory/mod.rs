@@ -11,4 +11,5 @@ pub mod pages;
 pub mod refused;
 pub mod resident;
 pub mod size_limit;
+pub mod small_buffers;
 pub mod transfer;

@@ -19,9 +19,17 @@ use crate::memory::size_limit;
 /// What the kernel transfers at most in one call.
 pub const MOST_BYTES: usize = i32::MAX as usize & !(PAGE_SIZE - 1);
 
-/// A length that a call gets, as far as the kernel takes it into account.
-pub fn at_most(len: usize) -> usize {
-    if isize::try_from(len).is_ok() { len.min(MOST_BYTES) } else { len }
+/// Where the addresses of programs end.
+const END_OF_ADDRESSES: usize = (1 << 47) - PAGE_SIZE;
+
+/// Whether a buffer reaches beyond all addresses. The kernel refuses it whatever is there.
+fn is_impossible(addr: usize, len: usize) -> bool {
+    addr.checked_add(len).is_none_or(|end| end > END_OF_ADDRESSES)
+}
+
+/// The length of a buffer that a call gets, as far as the kernel takes it into account.
+pub fn at_most(buffer: *const c_void, len: usize) -> usize {
+    if is_impossible(buffer as usize, len) { len } else { len.min(MOST_BYTES) }
 }
 
 /// The longest transfer through a bounce buffer.
@@ -190,8 +198,8 @@ pub fn receive(
     pieces: Pieces,
     call: impl Fn(*mut c_void, usize, usize) -> isize,
 ) -> isize {
-    if pieces != Pieces::Pinned && !needed(buffer as usize, len) || isize::try_from(len).is_err() {
-        return call(buffer, len, 0); // the kernel refuses what is too long whatever is there
+    if pieces != Pieces::Pinned && !needed(buffer as usize, len) || is_impossible(buffer as usize, len) {
+        return call(buffer, len, 0);
     }
     transfer(buffer as usize, len, (pieces, libc::POLLIN), |at, len, done, held| {
         if held || !needed(at, len) {
@@ -215,8 +223,8 @@ pub fn send(
     pieces: Pieces,
     call: impl Fn(*const c_void, usize, usize) -> isize,
 ) -> isize {
-    if pieces != Pieces::Pinned && !needed(buffer as usize, len) || isize::try_from(len).is_err() {
-        return call(buffer, len, 0); // the kernel refuses what is too long whatever is there
+    if pieces != Pieces::Pinned && !needed(buffer as usize, len) || is_impossible(buffer as usize, len) {
+        return call(buffer, len, 0);
     }
     let has_limit = matches!(pieces, Pieces::Storage | Pieces::Pinned);
     let call = |at, len, done| match done {
