@@ -70,14 +70,16 @@ int main(void) {
     static char bytes[600 << 10];
     memset(bytes, 'b', sizeof bytes);
     memset(memory, 'm', 8 * MIB);
-    for (int by_message = 0; by_message < 2; by_message++) {
+    for (int by_message = 0; by_message < 3; by_message++) {
         CHECK(write(ends[0], bytes, sizeof bytes) == sizeof bytes, "write");
         usleep(100000);
         send_out(memory, 8 * MIB);
         struct iovec part = {memory + 100, sizeof bytes};
-        struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+        struct mmsghdr message = {{.msg_iov = &part, .msg_iovlen = 1}, 0};
         int flags = MSG_TRUNC | MSG_WAITALL;
-        ssize_t len = by_message ? recvmsg(ends[1], &message, flags) : recv(ends[1], memory + 100, sizeof bytes, flags);
+        ssize_t len = by_message == 2   ? (recvmmsg(ends[1], &message, 1, flags, 0), message.msg_len)
+                      : by_message == 1 ? recvmsg(ends[1], &message.msg_hdr, flags)
+                                        : recv(ends[1], memory + 100, sizeof bytes, flags);
         CHECK(len == sizeof bytes, "discarded %zd", len);
         CHECK(is_all(memory, 8 * MIB, 'm'), "changed, by message %d", by_message);
     }

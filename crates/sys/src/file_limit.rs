@@ -76,7 +76,15 @@ pub(crate) fn write_mapped(fd: RawFd, bytes: &[u8], offset: u64) -> io::Result<(
     // SAFETY: a new mapping of this call's own, of a part of the file that exists, and which nobody else writes to
     // meanwhile. The kernel gets what was written there before it is unmapped.
     unsafe {
-        let at = check(libc::syscall(libc::SYS_mmap, place_apart(bytes.len()), bytes.len(), access, libc::MAP_SHARED, fd, offset))?;
+        let at = check(libc::syscall(
+            libc::SYS_mmap,
+            place_apart(bytes.len()),
+            bytes.len(),
+            access,
+            libc::MAP_SHARED,
+            fd,
+            offset,
+        ))?;
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len());
         let written = check(libc::syscall(libc::SYS_msync, at, bytes.len(), libc::MS_SYNC));
         libc::syscall(libc::SYS_munmap, at, bytes.len());

@@ -87,7 +87,15 @@ impl<T: Zeroable> SharedMemory<T> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping apart. Existing mappings are not touched.
         let addr = check(unsafe {
-            libc::syscall(libc::SYS_mmap, place_apart(Self::LEN), Self::LEN, access, libc::MAP_SHARED, fd.as_raw_fd(), 0usize)
+            libc::syscall(
+                libc::SYS_mmap,
+                place_apart(Self::LEN),
+                Self::LEN,
+                access,
+                libc::MAP_SHARED,
+                fd.as_raw_fd(),
+                0usize,
+            )
         })?;
         Ok(SharedMemory { fd, addr, value: PhantomData })
     }

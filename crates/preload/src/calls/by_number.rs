@@ -303,12 +303,12 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
             libc::SYS_recvmsg => {
                 messages::receive(fd, b as *mut msghdr, c as c_int, |header| kernel!(number, fd, header, c) as isize)
             }
-            libc::SYS_sendmmsg => messages::several(fd, b as *mut mmsghdr, c as c_uint, false, |list, count| {
+            libc::SYS_sendmmsg => messages::several(fd, b as *mut mmsghdr, c as c_uint, None, |list, count| {
                 kernel!(number, fd, list, count, d) as c_int
             }) as isize,
             libc::SYS_recvmmsg => {
                 let limit = copied::value(e as *mut timespec);
-                let result = messages::several(fd, b as *mut mmsghdr, c as c_uint, true, |list, count| {
+                let result = messages::several(fd, b as *mut mmsghdr, c as c_uint, Some(flags), |list, count| {
                     kernel!(number, fd, list, count, d, limit.addr()) as c_int
                 });
                 limit.bring_back(result) as isize

@@ -34,6 +34,9 @@ pub unsafe fn set(number: c_long, words: &[usize; 6]) -> Option<isize> {
     if !own_calls::is_prepared() {
         return None;
     }
+    if operation == STRICT && own_calls::is_used() {
+        return Some(-(libc::EINVAL as isize)); // as the kernel says where there is a filter
+    }
     let exempting = {
         let _guard = guard::enter();
         let mut filter = match operation {

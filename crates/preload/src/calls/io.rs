@@ -37,11 +37,7 @@ pub fn read_pieces(fd: c_int, buffer: *const c_void, len: usize, other: Pieces) 
 fn in_one_call(fd: c_int, len: usize, waits_for_all: bool, pieces: Pieces) -> Pieces {
     let is_in_pieces = matches!(pieces, Pieces::Available | Pieces::All(_));
     let may_be_one = transfer::exceeds_bounce(len) && len <= transfer::MOST_MESSAGE_BYTES;
-    if is_in_pieces && may_be_one && transfer::awaits_as_a_whole(fd, waits_for_all) {
-        Pieces::Whole
-    } else {
-        pieces
-    }
+    if is_in_pieces && may_be_one && transfer::awaits_as_a_whole(fd, waits_for_all) { Pieces::Whole } else { pieces }
 }
 
 fn pieces_of(kind: fn(c_int) -> Kind, fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pieces {
@@ -189,10 +185,10 @@ pub unsafe fn keep_discarded(flags: c_int, theirs: *const c_void, at: *mut c_voi
     }
 }
 
-/// The flags for sending one of the pieces of `all` bytes. A later piece raises no SIGPIPE: the call has a result. Only
-/// the last has the byte that is urgent.
+/// The flags for sending one of the pieces of `all` bytes. A later piece raises no SIGPIPE, as the call has a result, and
+/// connects no more. Only the last has the byte that is urgent.
 pub fn sending_flags(done: usize, len: usize, all: usize, flags: c_int) -> c_int {
-    let flags = if done > 0 { flags | libc::MSG_NOSIGNAL } else { flags };
+    let flags = if done > 0 { (flags | libc::MSG_NOSIGNAL) & !libc::MSG_FASTOPEN } else { flags };
     if done + len < all { flags & !libc::MSG_OOB } else { flags }
 }
 

@@ -59,6 +59,13 @@ impl Message {
         self.list.as_ref().is_some_and(|list| list.is_too_long)
     }
 
+    /// Before it is received: what a stream discards (MSG_TRUNC) leaves the buffers as they are.
+    fn keep_discarded(&self, flags: c_int) {
+        if let Some(list) = self.list.as_ref().filter(|_| flags & libc::MSG_TRUNC != 0) {
+            list.copy_out();
+        }
+    }
+
     /// Copies back what was received: `bytes` of data, and the kernel's results in the header. Returns what the
     /// program gets.
     ///
@@ -141,9 +148,7 @@ pub unsafe fn receive(fd: c_int, header: *mut msghdr, flags: c_int, call: impl F
     unsafe {
         let Some(theirs) = access::read(header.cast_const()) else { return call(header) };
         let mut message = Message::new(fd, &theirs, true);
-        if let Some(list) = message.list.as_ref().filter(|_| flags & libc::MSG_TRUNC != 0) {
-            list.copy_out(); // what a stream discards leaves the buffers as they are
-        }
+        message.keep_discarded(flags);
         let result = call(&raw mut message.own);
         if result >= 0 { message.bring_back(header, result) } else { result }
     }
@@ -154,7 +159,7 @@ fn several_done(index: usize) -> c_int {
     if index == 0 { c_int::refused() } else { index as c_int }
 }
 
-/// Sends or receives several messages: `call` gets the headers to use.
+/// Sends several messages, or receives them with these flags: `call` gets the headers to use.
 ///
 /// # Safety
 /// The list has `count` headers, which are the program's with everything that they name.
@@ -162,9 +167,10 @@ pub unsafe fn several(
     fd: c_int,
     list: *mut mmsghdr,
     count: c_uint,
-    received: bool,
+    receives: Option<c_int>,
     call: impl Fn(*mut mmsghdr, c_uint) -> c_int,
 ) -> c_int {
+    let received = receives.is_some();
     if !state::direct() || guard::inside() || list.is_null() || count == 0 {
         return call(list, count);
     }
@@ -183,6 +189,9 @@ pub unsafe fn several(
         for index in 0..count {
             let theirs = list.add(index);
             let message = Message::new(fd, &(*theirs).msg_hdr, received);
+            if let Some(flags) = receives {
+                message.keep_discarded(flags);
+            }
             nr_bytes += message.list.as_ref().map_or(0, StandIn::nr_bytes);
             // A call may take fewer messages than it is given.
             if !received && message.is_too_long() || index > 0 && nr_bytes > MOST_BYTES {
@@ -245,7 +254,7 @@ export! {
             if references::refuses(fd, flags, || true) {
                 return -1;
             }
-            several(fd, list, count, false, |list, count| real(fd, list, count, flags))
+            several(fd, list, count, None, |list, count| real(fd, list, count, flags))
         }
     }
 }
@@ -256,7 +265,7 @@ export! {
         // SAFETY: as above. The limit is writable too.
         unsafe {
             let copy = copied::value(limit);
-            let result = several(fd, list, count, true, |list, count| real(fd, list, count, flags, copy.at(limit)));
+            let result = several(fd, list, count, Some(flags), |list, count| real(fd, list, count, flags, copy.at(limit)));
             copy.bring_back(result)
         }
     }

@@ -56,8 +56,9 @@ fn after_own_rights(number: c_long, words: &[usize; 6]) {
 
 /// Called before a call by which the program gives up rights or sets a limit, or for which the engine must run.
 pub fn before(number: c_long, words: &[usize; 6]) {
-    // The kernel gives a user namespace to a process of one thread only.
-    let enters = |flags: usize| flags & libc::CLONE_NEWUSER as usize != 0;
+    // The kernel gives a user namespace, or time namespace, to a process of one thread only.
+    const OF_ONE_THREAD: usize = (libc::CLONE_NEWUSER | libc::CLONE_NEWTIME) as usize;
+    let enters = |flags: usize| flags & OF_ONE_THREAD != 0;
     match number {
         libc::SYS_unshare if enters(words[0]) => {}
         libc::SYS_setns if enters(words[1]) => {}

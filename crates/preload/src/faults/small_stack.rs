@@ -11,9 +11,8 @@
 //! Handlers begin here: on this library's stack, but for plain ones in monitor mode. One that has interrupted a caught
 //! call is deferred ([`caught`]). Else the kernel's frame is copied to the program's stack. All signals are blocked
 //! meanwhile: handlers of others would run on this library's stack. One whose frame was made on top of others that have
-//! not begun moves those first. Handlers return by way of this library, which takes the mask from their context. The
-//! frame of a plain one may have left RAM again, or be another thread's by then: it is copied to where the kernel finds
-//! it.
+//! not begun moves those first. Handlers return by way of this library, which takes the mask from their context. A frame
+//! that was moved may have left RAM again, or be another thread's by then: it is copied to where the kernel finds it.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -370,7 +369,7 @@ unsafe fn moved(frame: usize, context: &ucontext_t) -> Option<usize> {
     unsafe {
         let new = copied(frame, context, top, bottom)?;
         let copy = (new + (&raw const *context as usize - frame)) as *mut ucontext_t;
-        begin(new, copy, if disarms { leave() } else { leave_in_place() });
+        begin(new, copy, leave());
         if disarms {
             (*copy).uc_stack = theirs;
             signal_stack::set_stands_for(None);
@@ -379,8 +378,8 @@ unsafe fn moved(frame: usize, context: &ucontext_t) -> Option<usize> {
     }
 }
 
-// Handlers return here, with the stack pointer behind the return address in their frame: moved plain frames, and those
-// on stacks with SS_AUTODISARM, to `folioswap_leave`, all others to `folioswap_leave_in_place`. Those who unwind the
+// Handlers return here, with the stack pointer behind the return address in their frame: moved frames, which may have
+// left RAM again, to `folioswap_leave`, all others to `folioswap_leave_in_place`. Those who unwind the
 // stack find the interrupted registers in the frame, as in that of the C library's function for this, and look for the
 // instruction before this. Registers need not be kept.
 std::arch::global_asm!(

@@ -177,7 +177,12 @@ pub fn awaits_as_a_whole(fd: c_int, waits_for_all: bool) -> bool {
             && (least as usize > BOUNCE_BYTES
                 || waits_for_all
                     && own!(
-                        libc::SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &raw mut limit, &raw mut lens[1]
+                        libc::SYS_getsockopt,
+                        fd,
+                        libc::SOL_SOCKET,
+                        libc::SO_RCVTIMEO,
+                        &raw mut limit,
+                        &raw mut lens[1]
                     ) == 0
                     && (limit.tv_sec, limit.tv_usec) != (0, 0))
     }
