@@ -30,9 +30,9 @@ const MOST_RANGES: usize = 128;
 /// `mlock2` flag: locks pages that are present or come in later, and faults none in. Linux 4.4.
 const MLOCK_ONFAULT: libc::c_int = 1;
 
-/// Where to ask for addresses for what is the engine's, apart from the program's mappings: a program may unmap something
-/// and map there again, and must not meet the engine there. If the kernel chose, it could choose these addresses in
-/// between. Sanitizers leave these to programs, too.
+/// Where to ask for addresses for what is the engine's, apart from the program's mappings: a program may unmap
+/// something and map there again, and must not meet the engine there. If the kernel chose, it could choose these
+/// addresses in between. Sanitizers leave the places here to programs, too.
 pub fn place_apart(len: usize) -> usize {
     const PLACES: Range<usize> = 0x5100_0000_0000..0x5500_0000_0000;
     static TAKEN: AtomicUsize = AtomicUsize::new(0);

@@ -185,8 +185,8 @@ pub unsafe fn keep_discarded(flags: c_int, theirs: *const c_void, at: *mut c_voi
     }
 }
 
-/// The flags for sending one of the pieces of `all` bytes. A later piece raises no SIGPIPE, as the call has a result, and
-/// connects no more. Only the last has the byte that is urgent.
+/// The flags for sending one of the pieces of `all` bytes. A later piece raises no SIGPIPE, as the call has a result,
+/// and connects no more. Only the last has the byte that is urgent.
 pub fn sending_flags(done: usize, len: usize, all: usize, flags: c_int) -> c_int {
     let flags = if done > 0 { (flags | libc::MSG_NOSIGNAL) & !libc::MSG_FASTOPEN } else { flags };
     if done + len < all { flags & !libc::MSG_OOB } else { flags }

@@ -194,10 +194,11 @@ pub fn begin_child() {
 }
 
 /// The stack to set when the program asks for one, or for none. Small stacks are set in name only: a caught system call
-/// with a fault in it needs more than 8 KiB on some processors. So are those that might not fit into RAM. Handlers run on them all the same
-/// ([`small_stack`](super::small_stack)), as on those that the kernel would not keep while a handler runs
-/// (SS_AUTODISARM): it may switch to a stack that has left RAM. So is one set that another thread uses, as varnishd has
-/// all of its threads set the same, for the one that ends the process: handlers of the others stay on this library's.
+/// with a fault in it needs more than 8 KiB on some processors. So are those that might not fit into RAM. Handlers run
+/// on them all the same ([`small_stack`](super::small_stack)), as on those that the kernel would not keep while a
+/// handler runs (SS_AUTODISARM): it may switch to a stack that has left RAM. So is one set that another thread uses, as
+/// varnishd has all of its threads set the same, for the one that ends the process: handlers of the others stay on this
+/// library's.
 pub fn instead_of(wanted: libc::stack_t) -> libc::stack_t {
     let Some(own) = own_signal_stack() else { return wanted };
     let none = mode(&wanted) == libc::SS_DISABLE;

@@ -11,8 +11,9 @@
 //! Handlers begin here: on this library's stack, but for plain ones in monitor mode. One that has interrupted a caught
 //! call is deferred ([`caught`]). Else the kernel's frame is copied to the program's stack. All signals are blocked
 //! meanwhile: handlers of others would run on this library's stack. One whose frame was made on top of others that have
-//! not begun moves those first. Handlers return by way of this library, which takes the mask from their context. A frame
-//! that was moved may have left RAM again, or be another thread's by then: it is copied to where the kernel finds it.
+//! not begun moves those first. Handlers return by way of this library, which takes the mask from their context. A
+//! frame that was moved may have left RAM again, or be another thread's by then: it is copied to where the kernel finds
+//! it.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
