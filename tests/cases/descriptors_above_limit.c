@@ -6,8 +6,10 @@ int main(void) {
     start_engine();
     char *memory = anonymous(64 * MIB);
     fill(memory, 64 * MIB);
-    struct rlimit limit = {4096, 4096};
+    struct rlimit limit;
     getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0, "hard limit");
     int zero = open("/dev/zero", O_RDONLY);
     for (int number = 4; number < 4096 && number < (int)limit.rlim_cur; number++) dup2(zero, number);
     limit.rlim_cur = 64;

@@ -5,14 +5,28 @@
 #include "cold.h"
 static volatile int nr_handled;
 static int ends[2], result;
+static volatile pid_t reader;
 static void handle(int signal) {
     (void)signal;
     nr_handled++;
 }
 static void *take(void *unused) {
     char byte;
+    reader = gettid();
     result = read(ends[0], &byte, 1) == 1 ? 0 : errno;
     return unused;
+}
+// Waits until the reader sleeps in its read, as the kernel tells it.
+static void wait_for_read(void) {
+    char path[64], text[16] = "";
+    while (strncmp(text, "0 ", 2) != 0) {
+        usleep(1000);
+        snprintf(path, sizeof path, "/proc/self/task/%d/syscall", reader);
+        int file = open(path, O_RDONLY);
+        if (file < 0) continue;
+        if (read(file, text, sizeof text - 1) < 2) text[0] = 0;
+        close(file);
+    }
 }
 int main(void) {
     start_engine();
@@ -22,13 +36,14 @@ int main(void) {
             struct sigaction action = {.sa_handler = way == 2 ? SIG_IGN : handle, .sa_flags = way == 1 ? SA_RESTART : 0};
             pthread_t thread;
             CHECK(sigaction(signals[i], &action, 0) == 0 && pipe(ends) == 0, "ready");
-            nr_handled = 0;
+            nr_handled = reader = 0;
             pthread_create(&thread, 0, take, 0);
-            usleep(100000);
+            wait_for_read();
             pthread_kill(thread, signals[i]);
-            usleep(100000);
+            while (way < 2 && nr_handled == 0) usleep(1000);
+            if (way == 0) pthread_join(thread, 0);
             CHECK(write(ends[1], "x", 1) == 1, "write");
-            pthread_join(thread, 0);
+            if (way != 0) pthread_join(thread, 0);
             CHECK(result == (way == 0 ? EINTR : 0), "signal %d, way %d: %d", signals[i], way, result);
             CHECK(nr_handled == (way < 2), "signal %d, way %d: %d handled", signals[i], way, nr_handled);
             close(ends[0]);

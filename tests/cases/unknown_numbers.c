@@ -3,6 +3,7 @@
 // System calls with numbers that the kernel does not know, -1 among them, fail with ENOSYS; with addresses and lengths
 // that no process can have, with EFAULT.
 #include "cold.h"
+#include <sys/socket.h>
 #include <sys/uio.h>
 static long make(long number, long a, long b, long c, long d) {
     register long r10 __asm__("r10") = d;
@@ -14,8 +15,8 @@ int main(void) {
     start_engine();
     char *memory = anonymous(8 * MIB);
     fill(memory, 8 * MIB);
-    static const long numbers[] = {-1, -2, 100000, 0x40000000 | SYS_getpid, 0xffffffffl};
-    for (int i = 0; i < 5; i++) {
+    static const long numbers[] = {-1, -2, 100000, 0xffffffffl};
+    for (int i = 0; i < 4; i++) {
         CHECK(make(numbers[i], 0, 0, 0, 0) == -ENOSYS, "number %ld", numbers[i]);
         CHECK(syscall(numbers[i]) == -1 && errno == ENOSYS, "by syscall: number %ld", numbers[i]);
     }
@@ -29,8 +30,8 @@ int main(void) {
     }
     int zero = open("/dev/zero", O_RDWR), file = fileno(tmpfile());
     CHECK(write(file, memory, MIB) == MIB, "file");
-    static const size_t lengths[] = {1ul << 48, 1ul << 62, 1ul << 63, 0xfffffffffffff000, -1ul};
-    for (int i = 0; i < 5; i++) {
+    static const size_t lengths[] = {1ul << 63, 0xfffffffffffff000, -1ul};
+    for (int i = 0; i < 3; i++) {
         send_out(memory, 8 * MIB);
         size_t len = lengths[i];
         CHECK(make(SYS_pread64, file, (long)memory, len, 0) == -EFAULT, "pread64 of %#zx", len);
@@ -40,5 +41,10 @@ int main(void) {
         CHECK(pwrite(file, memory, len, 0) == -1 && errno == EFAULT, "by name: pwrite of %#zx", len);
     }
     CHECK(wrong_pages(memory, 8 * MIB) == 0, "content");
+    // This takes the length to be at most 2 GiB first.
+    int ends[2];
+    CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) == 0 && send(ends[1], "text", 5, 0) == 5, "send");
+    send_out(memory, 8 * MIB);
+    CHECK(recv(ends[0], memory, -1ul, 0) == 5 && strcmp(memory, "text") == 0, "recv of all");
     DONE;
 }

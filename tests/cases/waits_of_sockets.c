@@ -21,14 +21,15 @@ static void connect_both(void) {
     close(listens);
 }
 static void *trickle(void *unused) {
-    static char bytes[64 << 10];
+    static char bytes[64 << 10]; // some are there already
     while (!is_over && write(ends[0], bytes, sizeof bytes) > 0) usleep(40000);
     return unused;
 }
 static void *in_two(void *unused) {
-    static char bytes[400 << 10];
-    CHECK(write(ends[0], bytes, sizeof bytes) == sizeof bytes, "first");
+    static char bytes[700 << 10];
+    CHECK(write(ends[0], bytes, 300 << 10) == 300 << 10, "first");
     usleep(300000);
+    // A receiver that sleeps is woken only by as many as it waits for.
     CHECK(write(ends[0], bytes, sizeof bytes) == sizeof bytes, "second");
     return unused;
 }
@@ -52,6 +53,7 @@ int main(void) {
     struct timeval limit = {0, 300000}, begun, ended;
     CHECK(setsockopt(ends[1], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0, "SO_RCVTIMEO");
     send_out(memory, 8 * MIB);
+    CHECK(write(ends[0], "first", 5) == 5, "write");
     pthread_create(&thread, 0, trickle, 0);
     gettimeofday(&begun, 0);
     ssize_t len = recv(ends[1], memory, 8 * MIB, MSG_WAITALL);

@@ -23,6 +23,7 @@ static int see(const char *path, const struct stat *about, int type, struct FTW 
 static char *cold(const char *text) { return strcpy(anonymous(2 * MIB), text); }
 int main(void) {
     start_engine();
+    unsetenv("TMPDIR"); // which tempnam would prefer
     char root[64], command[400];
     snprintf(root, sizeof root, ROOT "-%d", getpid());
     snprintf(command, sizeof command, "mkdir -p %s/a/b/c %s/d/e && touch %s/a/1 %s/a/b/2 %s/a/b/c/3 %s/d/e/4 %s/5", root,

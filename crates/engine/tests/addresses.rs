@@ -99,6 +99,35 @@ fn parts_of_a_block_are_managed_beside_what_is_not() {
     assert_eq!(space.managed_parts(base..base + 2 * BLOCK), []);
 }
 
+/// How many pages of a range are mapped.
+fn nr_mapped(range: &Range<usize>) -> usize {
+    let mut states = vec![0u8; range.len() / PAGE];
+    // SAFETY: the kernel fills in a byte for each page.
+    assert_eq!(unsafe { libc::mincore(range.start as *mut _, range.len(), states.as_mut_ptr()) }, 0);
+    states.iter().filter(|&&state| state & 1 == 1).count()
+}
+
+#[test]
+fn parts_of_a_block_are_paged_out() {
+    let arena = builder().build().unwrap();
+    let space = arena.raw();
+    let base = reserve(2 * BLOCK);
+    let all = base..base + 2 * BLOCK;
+    map(base, all.len(), PLAIN);
+    manage(&space, all.clone());
+    fill(&all, 3);
+    // Pieces, pages at odd places, and the border of two blocks.
+    for (part, nr_left) in [(16..48, 992), (99..102, 989), (500..520, 969), (500..520, 969)] {
+        space.page_out(base + part.start * PAGE, part.len() * PAGE);
+        assert_eq!(nr_mapped(&(base + part.start * PAGE..base + part.end * PAGE)), 0, "{part:?}");
+        assert_eq!(nr_mapped(&all), nr_left, "{part:?}");
+    }
+    space.page_out(base + 5 * PAGE, 0);
+    check(&all, 3);
+    // SAFETY: the test gives all of it up.
+    unsafe { space.forget(all.clone(), || unmap(all)) };
+}
+
 #[test]
 fn a_block_loses_a_part_while_it_is_one_huge_page() {
     let arena = builder().folio(Order::HUGE).build().unwrap();

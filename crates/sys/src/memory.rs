@@ -30,11 +30,12 @@ const MOST_RANGES: usize = 128;
 /// `mlock2` flag: locks pages that are present or come in later, and faults none in. Linux 4.4.
 const MLOCK_ONFAULT: libc::c_int = 1;
 
+const PLACES: Range<usize> = 0x5100_0000_0000..0x5500_0000_0000;
+
 /// Where to ask for addresses for what is the engine's, apart from the program's mappings: a program may unmap
 /// something and map there again, and must not meet the engine there. If the kernel chose, it could choose these
 /// addresses in between. Sanitizers leave the places here to programs, too.
 pub fn place_apart(len: usize) -> usize {
-    const PLACES: Range<usize> = 0x5100_0000_0000..0x5500_0000_0000;
     static TAKEN: AtomicUsize = AtomicUsize::new(0);
     let taken = TAKEN.fetch_add(len, Ordering::Relaxed);
     // The kernel has placed this library at random.
@@ -72,7 +73,15 @@ impl Reservation {
     /// # Panics
     /// If `align` is not a power of two of at least a page, or `len` is 0 or not whole pages.
     pub fn new(len: usize, align: usize) -> io::Result<Self> {
-        Self::near(place_apart(len.saturating_add(align)), len, align)
+        const TRIES: usize = 3;
+        let mut made = Self::near(place_apart(len.saturating_add(align)), len, align)?;
+        for _ in 1..TRIES {
+            if PLACES.contains(&made.addr) {
+                break; // else somebody has that place
+            }
+            made = Self::near(place_apart(len.saturating_add(align)), len, align)?;
+        }
+        Ok(made)
     }
 
     /// As [`Reservation::new`], among the program's mappings: for memory that it gets.

@@ -143,6 +143,8 @@ const SET_DISPATCH: u32 = 59;
 /// The types of `ioctl` requests to a userfaultfd, and of `PAGEMAP_SCAN`.
 const USERFAULTFD: u32 = 0xaa00;
 const PAGEMAP: u32 = 0x6600;
+/// Asks a socket whether urgent data is next. The libc crate lacks it.
+pub const SIOCATMARK: u32 = 0x8905;
 
 /// The flags of a thread.
 const THREAD: u32 = (libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD) as u32;
@@ -152,6 +154,7 @@ const EXEMPT: &[Exempt] = &[
     any(libc::SYS_futex),
     any(libc::SYS_rt_sigprocmask),
     only(libc::SYS_ioctl, 1, 0xff00, USERFAULTFD),
+    only(libc::SYS_ioctl, 1, u32::MAX, SIOCATMARK),
     any(libc::SYS_fstat),
     any(libc::SYS_gettid),
     any(libc::SYS_pread64),

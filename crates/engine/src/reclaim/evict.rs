@@ -341,18 +341,22 @@ fn reclaim_directly_in(engine: &Engine, zone: &Zone, only: Option<Size>) -> bool
     false
 }
 
-/// Reclaims pages of a block now, as advice. A folio that is in RAM in part beyond them is split. Busy ones stay.
+/// Reclaims the folios that lie within these pages of a block now, as advice. One that is mapped, and in part beyond
+/// them, is split. Busy ones stay.
 pub(crate) fn evict(engine: &Engine, id: BlockId, pages: &Range<usize>) {
     let Some(mut block) = engine.try_lock(id) else { return };
     if block.pinned {
         return;
     }
-    let folios = |block: &Block<'_>| block.index_of(pages.start)..block.index_of(pages.end - 1) + 1;
-    let is_cut = |order: Order| [pages.start, pages.end].iter().any(|at| !at.is_multiple_of(order.nr_pages()));
-    while is_cut(block.order()) && folios(&block).any(|index| block.folio(index).frame().is_some()) {
+    let is_cut = |block: &Block<'_>, edge: usize| {
+        let nr_pages = block.order().nr_pages();
+        !edge.is_multiple_of(nr_pages) && matches!(block.state(edge / nr_pages), State::Resident(_))
+    };
+    while is_cut(&block, pages.start) || is_cut(&block, pages.end) {
         block.split_to(if block.order() > PIECE { PIECE } else { Order::PAGE });
     }
-    for index in folios(&block) {
+    let nr_pages = block.order().nr_pages();
+    for index in pages.start.div_ceil(nr_pages)..pages.end / nr_pages {
         match block.state(index) {
             State::Resident(_) if block.unmap_to_laundry(index).is_err() => {
                 engine.stats().busy_victims.add(1);

@@ -26,7 +26,7 @@ use crate::swap::health::SwapInError;
 /// How long a removal waits after the first walks, when only writes in flight can use the device.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The same, where forked children hold slots of the device.
+/// The same, where only forked children need what is left.
 const PATIENCE_WITH_CHILDREN: Duration = Duration::from_secs(1);
 
 /// Writes to other devices that may fail in a row. Each failure takes slots out of use.
@@ -99,7 +99,7 @@ fn empty_device(engine: &Engine, device: DeviceId) -> Result<(), Stuck> {
     walk(engine, device, Step::Carry, &mut buffer)?;
     let mut walked = None;
     while engine.swap().devices().device(device).nr_used() > 0 {
-        let is_shared = engine.swap().devices().is_held(device);
+        let is_shared = engine.swap().devices().is_for_children(device);
         let patience = if is_shared { PATIENCE_WITH_CHILDREN } else { PATIENCE };
         if walked.is_some_and(|walked: Instant| walked.elapsed() > patience) {
             return Err(if is_shared { Stuck::Shared } else { Stuck::Busy });

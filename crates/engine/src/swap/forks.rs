@@ -33,9 +33,10 @@ impl Devices {
         self.each().any(|(_, attached)| attached.held.any_freed())
     }
 
-    /// Whether a fork holds slots of a device.
-    pub fn is_held(&self, id: DeviceId) -> bool {
-        self.device(id).held.any()
+    /// Whether all slots in use of a device were freed, and only forks hold them.
+    pub fn is_for_children(&self, id: DeviceId) -> bool {
+        let device = self.device(id);
+        device.held.any() && device.held.nr_freed() >= device.nr_used()
     }
 
     /// Frees the slots that were held for forks whose descendants are gone.

@@ -73,6 +73,12 @@ impl HeldSlots {
         self.any_freed.load(Ordering::Relaxed)
     }
 
+    /// How many of them were freed.
+    pub fn nr_freed(&self) -> usize {
+        let held = self.held.lock().expect("nothing panics under this lock");
+        held.freed.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
     /// Holds the slots in use for a fork.
     pub fn hold(&self, fork: u64, mut in_use: Bits) {
         let mut held = self.held.lock().expect("nothing panics under this lock");

@@ -412,7 +412,8 @@ fn a_file_that_is_cut_short_is_found_out_by_reads_in_flight_too() {
 
 #[test]
 fn a_device_that_children_may_read_is_not_waited_for() {
-    let file = DeviceSpec::File { path: "/var/tmp/folioswap-shared-with-a-child.swap".into(), size: Some(64 << 20) };
+    let path = format!("/var/tmp/folioswap-shared-with-a-child-{}.swap", std::process::id()).into();
+    let file = DeviceSpec::File { path, size: Some(64 << 20) };
     let ram = DeviceSpec::Ram { size: 64 << 20 };
     let arena = Arena::builder().memory(16 << 20).device(file).device(ram).build().unwrap();
     let mut words = ArenaVec::<u64>::zeroed(&arena, 24 * MIB / 8).unwrap();

@@ -272,29 +272,31 @@ unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
 
 /// Messages.
 unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> {
-    let (fd, flags) = (a as c_int, d as c_int);
+    let (fd, flags, len) = (a as c_int, d as c_int, c.min(transfer::MOST_BYTES));
     // SAFETY: the caller's call, in pieces or with valid copies.
     Some(unsafe {
         match number {
             libc::SYS_recvfrom => {
-                let pieces = match io::receiving(fd, b as *const _, c, flags) {
+                let pieces = match io::receiving(fd, b as *const _, len, flags) {
                     Pieces::All(Awaits::More(fd)) => Pieces::All(Awaits::MoreUncancelled(fd)),
                     pieces => pieces,
                 };
                 io::with_address(e as *mut sockaddr, f as *mut socklen_t, |from, from_len| {
-                    transfer::receive(b as *mut _, c, pieces, |at, len, done| {
+                    if io::discards(fd, flags) {
+                        return kernel!(number, fd, b, len, flags, from, from_len) as isize;
+                    }
+                    transfer::receive(b as *mut _, len, pieces, |at, len, done| {
                         let Some(flags) = io::receiving_flags(fd, pieces, done, flags) else { return -1 };
                         let [from, from_len] = if done == 0 { [from as usize, from_len as usize] } else { [0; 2] };
-                        io::keep_discarded(flags, (b as *const c_void).byte_add(done), at, len);
                         kernel!(number, fd, at, len, flags, from, from_len) as isize
                     })
                 })
             }
             libc::SYS_sendto => {
-                let pieces = io::pieces(fd, b as *const _, c, Pieces::All(Awaits::MoreUncancelled(fd)));
+                let pieces = io::pieces(fd, b as *const _, len, Pieces::All(Awaits::MoreUncancelled(fd)));
                 let to = copied::bytes(e as *const u8, f);
-                transfer::send(b as *const _, c, pieces, |at, len, done| {
-                    kernel!(number, fd, at, len, io::sending_flags(done, len, c, flags), to.addr(), f) as isize
+                transfer::send(b as *const _, len, pieces, |at, part, done| {
+                    kernel!(number, fd, at, part, io::sending_flags(done, part, len, flags), to.addr(), f) as isize
                 })
             }
             libc::SYS_sendmsg => {

@@ -34,8 +34,10 @@ pub unsafe fn set(number: c_long, words: &[usize; 6]) -> Option<isize> {
     if !own_calls::is_prepared() {
         return None;
     }
-    if operation == STRICT && own_calls::is_used() {
-        return Some(-(libc::EINVAL as isize)); // as the kernel says where there is a filter
+    // SAFETY: takes no pointers.
+    let is_filtered = || unsafe { raw_result(libc::SYS_prctl, &[libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) > 0 };
+    if operation == STRICT && own_calls::is_used() && (number == libc::SYS_seccomp || is_filtered()) {
+        return Some(-(libc::EINVAL as isize)); // as the kernel says where the thread has a filter
     }
     let exempting = {
         let _guard = guard::enter();

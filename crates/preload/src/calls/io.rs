@@ -7,7 +7,6 @@ use libc::{iovec, sockaddr, socklen_t};
 use crate::calls::{copied, pagemap, references, remote, vectors};
 use crate::ground::export::{aliases, export, real};
 use crate::ground::state;
-use crate::memory::access::{self, Access};
 use crate::memory::cover;
 use crate::memory::transfer::{self, Awaits, Kind, Pieces};
 
@@ -29,15 +28,14 @@ pub fn pieces(fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pi
 
 /// How a read proceeds.
 pub fn read_pieces(fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pieces {
-    in_one_call(fd, len, false, pieces_of(transfer::kind_for_read, fd, buffer, len, other))
+    in_one_call(fd, buffer, len, pieces_of(transfer::kind_for_read, fd, buffer, len, other))
 }
 
-/// How a transfer from a socket proceeds that does so in these pieces: in one call, if the kernel is to wait for more
-/// than a piece, or for as long as the socket says in all.
-fn in_one_call(fd: c_int, len: usize, waits_for_all: bool, pieces: Pieces) -> Pieces {
-    let is_in_pieces = matches!(pieces, Pieces::Available | Pieces::All(_));
+/// How a transfer proceeds that does so in these pieces: in one call, if the kernel is to wait for more than a piece.
+fn in_one_call(fd: c_int, buffer: *const c_void, len: usize, pieces: Pieces) -> Pieces {
     let may_be_one = transfer::exceeds_bounce(len) && len <= transfer::MOST_MESSAGE_BYTES;
-    if is_in_pieces && may_be_one && transfer::awaits_as_a_whole(fd, waits_for_all) { Pieces::Whole } else { pieces }
+    let is_covered = may_be_one && pieces == Pieces::Available && cover::needed(buffer as usize, len);
+    if is_covered && transfer::awaits_much(fd) { Pieces::Whole } else { pieces }
 }
 
 fn pieces_of(kind: fn(c_int) -> Kind, fd: c_int, buffer: *const c_void, len: usize, other: Pieces) -> Pieces {
@@ -157,32 +155,26 @@ pub fn receiving(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> 
     let other = match flags & libc::MSG_WAITALL {
         _ if is_once => Pieces::Whole,
         0 => Pieces::Available,
+        _ if len <= transfer::MOST_MESSAGE_BYTES => Pieces::Whole,
         _ if flags & libc::MSG_DONTWAIT != 0 => Pieces::All(Awaits::Nothing),
         _ => Pieces::All(Awaits::More(fd)),
     };
-    in_one_call(fd, len, flags & libc::MSG_WAITALL != 0, pieces(fd, buffer, len, other))
+    in_one_call(fd, buffer, len, pieces(fd, buffer, len, other))
 }
 
 /// The flags for receiving a piece that begins `done` bytes in; `None`: there is no more.
 pub fn receiving_flags(fd: c_int, pieces: Pieces, done: usize, flags: c_int) -> Option<c_int> {
-    match pieces {
-        _ if done == 0 => Some(flags),
-        Pieces::Available => vectors::has_more(fd).then_some(flags | libc::MSG_DONTWAIT),
-        _ => (!vectors::is_at_mark(fd)).then_some(flags),
+    match done > 0 && pieces == Pieces::Available {
+        true => vectors::has_more(fd).then_some(flags | libc::MSG_DONTWAIT),
+        false => Some(flags),
     }
 }
 
-/// With MSG_TRUNC a stream discards what it receives: what is in the program's buffer is to stay there, also if the
-/// kernel gets another buffer in its place.
-///
-/// # Safety
-/// Both buffers have `len` bytes; of the program's, some may be inaccessible.
-pub unsafe fn keep_discarded(flags: c_int, theirs: *const c_void, at: *mut c_void, len: usize) {
-    if flags & libc::MSG_TRUNC != 0 && theirs != at.cast_const() {
-        let room = access::prefix(theirs as usize, len, Access::Write);
-        // SAFETY: the caller upholds this function's own contract. No lock is held, so the source may fault.
-        unsafe { std::ptr::copy_nonoverlapping(theirs.cast::<u8>(), at.cast(), room) };
-    }
+/// Whether a call discards what it receives, as TCP does with MSG_TRUNC. The kernel does not touch the buffer then.
+pub fn discards(fd: c_int, flags: c_int) -> bool {
+    const IPPROTO_MPTCP: c_int = 262;
+    let protocol = || transfer::number_of(fd, libc::SO_PROTOCOL);
+    flags & libc::MSG_TRUNC != 0 && protocol().is_some_and(|of| [libc::IPPROTO_TCP, IPPROTO_MPTCP].contains(&of))
 }
 
 /// The flags for sending one of the pieces of `all` bytes. A later piece raises no SIGPIPE, as the call has a result,
@@ -194,15 +186,16 @@ pub fn sending_flags(done: usize, len: usize, all: usize, flags: c_int) -> c_int
 
 export! {
     fn recv(fd: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize {
-        let real = RECV.get();
+        let (real, len) = (RECV.get(), len.min(transfer::MOST_BYTES));
+        if discards(fd, flags) {
+            // SAFETY: passes the caller's arguments on.
+            return unsafe { real(fd, buffer, len, flags) };
+        }
         let pieces = receiving(fd, buffer, len, flags);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         transfer::receive(buffer, len, pieces, |at, len, done| {
             // SAFETY: as above.
-            receiving_flags(fd, pieces, done, flags).map_or(-1, |flags| unsafe {
-                keep_discarded(flags, buffer.byte_add(done), at, len);
-                real(fd, at, len, flags)
-            })
+            receiving_flags(fd, pieces, done, flags).map_or(-1, |flags| unsafe { real(fd, at, len, flags) })
         })
     }
 }
@@ -236,15 +229,17 @@ export! {
     fn recvfrom(
         fd: c_int, buffer: *mut c_void, len: usize, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t,
     ) -> isize {
-        let real = RECVFROM.get();
-        let pieces = receiving(fd, buffer, len, flags);
+        let (real, len) = (RECVFROM.get(), len.min(transfer::MOST_BYTES));
+        let (pieces, discards) = (receiving(fd, buffer, len, flags), discards(fd, flags));
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         unsafe {
             with_address(from, from_len, |from, from_len| {
+                if discards {
+                    return real(fd, buffer, len, flags, from, from_len);
+                }
                 transfer::receive(buffer, len, pieces, |at, len, done| {
                     let Some(flags) = receiving_flags(fd, pieces, done, flags) else { return -1 };
                     let [from, from_len] = if done == 0 { [from as usize, from_len as usize] } else { [0; 2] };
-                    keep_discarded(flags, buffer.byte_add(done), at, len);
                     real(fd, at, len, flags, from as *mut _, from_len as *mut _)
                 })
             })
@@ -265,7 +260,7 @@ export! {
 
 export! {
     fn send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
-        let real = SEND.get();
+        let (real, len) = (SEND.get(), len.min(transfer::MOST_BYTES));
         if references::refuses(fd, flags, || state::overlaps(buffer as usize, len)) {
             return -1;
         }
@@ -281,7 +276,7 @@ export! {
     fn sendto(
         fd: c_int, buffer: *const c_void, len: usize, flags: c_int, to: *const sockaddr, to_len: socklen_t,
     ) -> isize {
-        let real = SENDTO.get();
+        let (real, len) = (SENDTO.get(), len.min(transfer::MOST_BYTES));
         if references::refuses(fd, flags, || state::overlaps(buffer as usize, len)) {
             return -1;
         }
@@ -310,7 +305,7 @@ export! {
 
 export! {
     fn getrandom(buffer: *mut c_void, len: usize, flags: c_uint) -> isize {
-        let real = GETRANDOM.get();
+        let (real, len) = (GETRANDOM.get(), len.min(transfer::MOST_BYTES));
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         transfer::receive(buffer, len, Pieces::All(Awaits::Nothing), |at, len, _| unsafe { real(at, len, flags) })
     }

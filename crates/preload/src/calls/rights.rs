@@ -56,12 +56,13 @@ fn after_own_rights(number: c_long, words: &[usize; 6]) {
 
 /// Called before a call by which the program gives up rights or sets a limit, or for which the engine must run.
 pub fn before(number: c_long, words: &[usize; 6]) {
-    // The kernel gives a user namespace, or time namespace, to a process of one thread only.
-    const OF_ONE_THREAD: usize = (libc::CLONE_NEWUSER | libc::CLONE_NEWTIME) as usize;
-    let enters = |flags: usize| flags & OF_ONE_THREAD != 0;
+    // The kernel lets processes of one thread only into another user namespace or time namespace. A new one of time is
+    // entered by setns.
+    const USER: usize = libc::CLONE_NEWUSER as usize;
+    const TIME: usize = libc::CLONE_NEWTIME as usize;
     match number {
-        libc::SYS_unshare if enters(words[0]) => {}
-        libc::SYS_setns if enters(words[1]) => {}
+        libc::SYS_unshare if words[0] & USER != 0 || words[0] == TIME => {}
+        libc::SYS_setns if words[1] & (USER | TIME) != 0 => {}
         libc::SYS_setns if words[1] == 0 || words[1] & libc::CLONE_NEWNS as usize != 0 => {
             ready();
             mirrored::set_apart();

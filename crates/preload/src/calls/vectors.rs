@@ -535,20 +535,7 @@ pub fn has_more(fd: c_int) -> bool {
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel reads and fills in locals.
     unsafe { own!(libc::SYS_ppoll, &raw mut about, 1, &raw const now, 0usize, 8) };
-    about.revents & (libc::POLLIN | libc::POLLERR) == libc::POLLIN && !is_at_mark(fd)
-}
-
-/// Whether a socket's urgent data is next.
-pub fn is_at_mark(fd: c_int) -> bool {
-    /// Not in the libc crate.
-    const SIOCATMARK: c_ulong = 0x8905;
-    let (mut is, mut kind, mut len) = (0 as c_int, 0 as c_int, size_of::<c_int>() as u32);
-    // SAFETY: the kernel fills in locals.
-    unsafe {
-        own!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_TYPE, &raw mut kind, &raw mut len) == 0
-            && own!(libc::SYS_ioctl, fd, SIOCATMARK, &raw mut is) == 0
-            && is != 0
-    }
+    about.revents & (libc::POLLIN | libc::POLLERR) == libc::POLLIN && !transfer::is_at_mark(fd)
 }
 
 aliases! {

@@ -13,7 +13,7 @@ use crate::memory::cover::Outcome;
 use crate::memory::small_buffers;
 
 /// Unmanaged memory at the same offset in its page as the buffer that it replaces, so that it meets O_DIRECT's
-/// alignment whenever that buffer does. A small one cannot meet that.
+/// alignment whenever that buffer does; it takes none so short as those of [`small_buffers`].
 pub struct Bounce {
     block: *mut u8,
     offset: usize,

@@ -15,19 +15,17 @@ use crate::memory::bounce::Bounce;
 use crate::memory::cover::needed;
 use crate::memory::held::{Grant, Held, piece, span};
 use crate::memory::size_limit;
+use folioswap_sys::own_calls::SIOCATMARK;
 
 /// What the kernel transfers at most in one call.
 pub const MOST_BYTES: usize = i32::MAX as usize & !(PAGE_SIZE - 1);
 
-/// Where the addresses of programs end.
-const END_OF_ADDRESSES: usize = (1 << 47) - PAGE_SIZE;
-
 /// Whether a buffer reaches beyond all addresses. The kernel refuses it whatever is there.
 fn is_impossible(addr: usize, len: usize) -> bool {
-    addr.checked_add(len).is_none_or(|end| end > END_OF_ADDRESSES)
+    addr.checked_add(len).is_none_or(|end| isize::try_from(end).is_err())
 }
 
-/// The length of a buffer that a call gets, as far as the kernel takes it into account.
+/// The length that a call gets which refuses what no process can have, as far as the kernel takes it into account.
 pub fn at_most(buffer: *const c_void, len: usize) -> usize {
     if is_impossible(buffer as usize, len) { len } else { len.min(MOST_BYTES) }
 }
@@ -144,6 +142,9 @@ pub fn goes_on(awaits: Awaits, events: i16) -> bool {
     if events == libc::POLLOUT && !is_pipe(fd) {
         return true;
     }
+    if events == libc::POLLIN && is_at_mark(fd) {
+        return false;
+    }
     // SAFETY: the kernel reads and fills in locals of their sizes.
     unsafe {
         let flags = own!(libc::SYS_fcntl, fd, libc::F_GETFL);
@@ -167,25 +168,25 @@ pub fn goes_on(awaits: Awaits, events: i16) -> bool {
     }
 }
 
-/// Whether a socket is to wait for more bytes than a bounce buffer holds, or for all of them no longer than it says.
-pub fn awaits_as_a_whole(fd: c_int, waits_for_all: bool) -> bool {
-    let (mut least, mut limit) = (0 as c_int, libc::timeval { tv_sec: 0, tv_usec: 0 });
-    let mut lens = [size_of::<c_int>() as u32, size_of::<libc::timeval>() as u32];
+/// Whether SO_RCVLOWAT of a socket is larger than a bounce buffer.
+pub fn awaits_much(fd: c_int) -> bool {
+    number_of(fd, libc::SO_RCVLOWAT).is_some_and(|least| least as usize > BOUNCE_BYTES)
+}
+
+/// Whether a socket's urgent data is next.
+pub fn is_at_mark(fd: c_int) -> bool {
+    let mut is = 0 as c_int;
+    // SAFETY: the kernel fills in the local.
+    let asked = || unsafe { own!(libc::SYS_ioctl, fd, SIOCATMARK, &raw mut is) == 0 };
+    number_of(fd, libc::SO_TYPE).is_some() && state::keeping_errno(asked) && is != 0
+}
+
+/// An option of a socket that is a number. `None`: it is no socket.
+pub fn number_of(fd: c_int, option: c_int) -> Option<c_int> {
+    let (mut value, mut len) = (0 as c_int, size_of::<c_int>() as u32);
     // SAFETY: the kernel fills in locals of their sizes.
-    unsafe {
-        own!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &raw mut least, &raw mut lens[0]) == 0
-            && (least as usize > BOUNCE_BYTES
-                || waits_for_all
-                    && own!(
-                        libc::SYS_getsockopt,
-                        fd,
-                        libc::SOL_SOCKET,
-                        libc::SO_RCVTIMEO,
-                        &raw mut limit,
-                        &raw mut lens[1]
-                    ) == 0
-                    && (limit.tv_sec, limit.tv_usec) != (0, 0))
-    }
+    let asked = || unsafe { own!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, option, &raw mut value, &raw mut len) };
+    (state::keeping_errno(asked) == 0).then_some(value)
 }
 
 fn is_pipe(fd: c_int) -> bool {
