@@ -85,8 +85,9 @@ fn prepare() {
     signals::prepare(may_be_direct, dispatch::prepare);
     threads::look_at_ends(footprint::before_thread_ends);
     let found = present::find();
-    if starts && let Err(error) = waiting::begin_now(&mut waiting::waiting()) {
-        state::end(ExitStatus::Failed, &error.to_string());
+    if starts {
+        let begun = waiting::begin_now(&mut waiting::waiting()); // the lock is not held at the end
+        begun.unwrap_or_else(|error| state::end(ExitStatus::Failed, &error.to_string()));
     }
     limit_present(found);
 }
@@ -97,7 +98,8 @@ fn limit_present(found: Vec<Range<usize>>) {
     if adopt::has_room(0) {
         return;
     }
-    if let Err(error) = waiting::begin_now(&mut waiting::waiting()) {
+    let begun = waiting::begin_now(&mut waiting::waiting());
+    if let Err(error) = begun {
         return waiting::pass(&error);
     }
     if let Some(space) = state::space() {

@@ -318,6 +318,7 @@ fn without_settings_everything_passes() {
 
 #[test]
 fn what_cannot_begin_says_why() {
+    let large = vec![1u8; 256 << 20]; // the kernel counts it as what the program has had in RAM
     for (settings, reason) in [
         ("memory=1M", "too small"),
         ("memory=64M;faults=sideways", "sideways"),
@@ -329,6 +330,7 @@ fn what_cannot_begin_says_why() {
         assert_eq!(output.status.code(), Some(NOT_BEGUN), "{settings}: {text}");
         assert!(text.starts_with("folioswap: ") && text.contains(reason) && text.lines().count() == 1, "{text}");
     }
+    drop(large);
 }
 
 #[test]

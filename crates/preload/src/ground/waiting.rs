@@ -54,7 +54,8 @@ pub fn now() {
     }
     let _guard = guard::enter();
     state::keeping_errno(|| {
-        if let Err(error) = begin_now(&mut waiting()) {
+        let begun = begin_now(&mut waiting());
+        if let Err(error) = begun {
             pass(&error);
         }
     });
