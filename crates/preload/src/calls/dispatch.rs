@@ -256,6 +256,7 @@ fn set_stack(context: &mut libc::ucontext_t, &[new, before, ..]: &[usize; 6]) ->
                 return -(error as isize);
             }
             let mut set = signal_stack::instead_of(wanted);
+            let _before = signal_stack::hold(&set);
             set.ss_flags &= !libc::SS_ONSTACK;
             context.uc_stack = set;
             // The kernel does not change the stack of a thread that runs on it, as this handler may. So the call is

@@ -83,7 +83,7 @@ struct Resting {
 struct Leaves {
     _known: [Locked<RangeSet>; 6],
     _blocks: huge::Blocks,
-    _stacks: (threads::Stacks, Locked<Vec<usize>>),
+    _stacks: (threads::Stacks, signal_stack::LockedStacks),
     _requests: aio::LockedRequests,
     _key: threads::Key,
 }
@@ -109,7 +109,7 @@ fn rest(arena: &'static Arena, has_streams: bool) -> Resting {
     let (forking, leaves) = arena.prepare_fork(|| Leaves {
         _known: known::all(),
         _blocks: huge::blocks(),
-        _stacks: (threads::stacks(), signal_stack::spare()),
+        _stacks: (threads::stacks(), signal_stack::stacks()),
         _requests: aio::requests(),
         _key: threads::key(),
     });
@@ -185,6 +185,7 @@ fn go_on(resting: Resting, has_streams: bool) {
     cleared::begin_child();
     rseq::hold();
     if state::direct() {
+        signal_stack::begin_child();
         signal_stack::hold_current();
     }
     footprint::begin_child();

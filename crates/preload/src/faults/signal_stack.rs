@@ -1,9 +1,10 @@
-//! An unmanaged alternate signal stack for each thread.
+//! An unmanaged alternate signal stack for each thread in direct mode, unless the program sets a large one itself that
+//! no other thread uses.
 //!
-//! The thread's own stack may be managed (a coroutine's stack in a malloc block), and so may a signal stack of the
-//! program's: in direct mode the kernel cannot push a signal frame onto a missing page. The program's are set in name
-//! only, and handlers are moved to them ([`small_stack`](super::small_stack)). The engine runs on yet another stack
-//! (`folioswap_sys::fault_stack`).
+//! The thread's own stack may be managed (a coroutine's stack in a malloc block), and the kernel cannot push a signal
+//! frame onto a missing page. The engine runs on yet another stack (`folioswap_sys::fault_stack`).
+
+use std::ops::Range;
 
 use folioswap::PAGE_SIZE;
 use folioswap_sys::memory::place_apart;
@@ -13,7 +14,7 @@ use folioswap_sys::{fs_base, own_calls, static_tls, vforked};
 use crate::ground::libc_call;
 use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::own;
-use crate::ground::state;
+use crate::ground::{guard, state};
 use crate::memory::resident;
 
 /// Room for a frame of each signal, if all come at once: each is made on top of the others before a handler runs. And
@@ -21,14 +22,28 @@ use crate::memory::resident;
 pub const SIGNAL_BYTES: usize = 64 * FRAME_BYTES + (64 << 10);
 /// A frame, without the tiles of AMX.
 const FRAME_BYTES: usize = 4 << 10;
+/// The smallest stack of the program's that is really used, unless another thread uses it, and the largest: all of it
+/// is held in RAM.
+const LEAST_BYTES: usize = 32 << 10;
+const MOST_BYTES: usize = 1 << 20;
 /// A guard page below the stack.
 const GUARD_BYTES: usize = PAGE_SIZE;
 
-/// Mappings of threads that have ended.
-static SPARE: Lock<Vec<usize>> = Lock::new(Vec::new());
+/// The stacks of all threads.
+pub struct Stacks {
+    /// Mappings of threads that have ended.
+    spare: Vec<usize>,
+    /// The program's stacks that are really used, with the mapping of the thread that does.
+    used: Vec<(usize, Range<usize>)>,
+}
 
-pub fn spare() -> Locked<Vec<usize>> {
-    SPARE.lock()
+static STACKS: Lock<Stacks> = Lock::new(Stacks { spare: Vec::new(), used: Vec::new() });
+
+/// These, locked.
+pub type LockedStacks = Locked<Stacks>;
+
+pub fn stacks() -> LockedStacks {
+    STACKS.lock()
 }
 
 static_tls! {
@@ -39,6 +54,11 @@ static_tls! {
 static_tls! {
     /// The program's stack that this one replaces. Its size is zero if there is none.
     static STANDS_FOR: libc::stack_t = "folioswap_stands_for";
+}
+
+static_tls! {
+    /// The program's stack that is held in RAM: its address and size.
+    static HELD: (usize, usize) = "folioswap_held_signal_stack";
 }
 
 fn map() -> Option<usize> {
@@ -57,7 +77,7 @@ fn map() -> Option<usize> {
 }
 
 fn take_mapping() -> Option<usize> {
-    let kept = spare().pop();
+    let kept = stacks().spare.pop();
     let mapping = kept.or_else(map);
     if mapping.is_none() {
         state::say("a thread has no stack for its faults: no memory");
@@ -72,7 +92,7 @@ pub fn take() -> Option<libc::stack_t> {
 
 /// Takes such a stack back, by its address. Called under a guard.
 pub fn give(addr: usize) {
-    spare().push(addr - GUARD_BYTES);
+    stacks().spare.push(addr - GUARD_BYTES);
 }
 
 fn of_mapping(mapping: usize) -> libc::stack_t {
@@ -88,9 +108,12 @@ pub fn attach() {
     MAPPING.set(mapping);
     // SAFETY: this thread's own from here on, and not set yet.
     unsafe { fs_base::note(&of_mapping(mapping)) };
-    // The program has set one already, perhaps.
-    let before = set_signal_stack(own_signal_stack());
-    set_stands_for(before.filter(|before| mode(before) != libc::SS_DISABLE));
+    let before = set_signal_stack(None);
+    if before.is_some_and(|before| before.ss_flags & libc::SS_DISABLE == 0) {
+        set_signal_stack(before); // the program has set one already
+    } else {
+        set_signal_stack(own_signal_stack());
+    }
 }
 
 /// Takes the calling thread's stack back. Called under a guard.
@@ -106,7 +129,9 @@ pub fn detach() {
     }
     // SAFETY: it is not set any more.
     unsafe { fs_base::forget(&of_mapping(mapping)) };
-    spare().push(mapping);
+    let mut stacks = stacks();
+    stacks.used.retain(|(thread, _)| *thread != mapping);
+    stacks.spare.push(mapping);
 }
 
 fn is_own(stack: &libc::stack_t, mapping: usize) -> bool {
@@ -134,12 +159,54 @@ pub fn is_on_theirs(pointer: usize) -> bool {
     stands_for().is_some_and(|theirs| !disarms(&theirs) && is_on(&theirs, pointer))
 }
 
-/// The stack to set when the program asks for one, or for none: this library's, which takes the frames of faults and
-/// caught calls, for which the program's may have no room. One that the kernel does not take is left to it.
+/// Notes which stack the calling thread really uses, if any. `false`: another thread uses it, and this one none.
+fn note_used(wanted: Option<&libc::stack_t>) -> bool {
+    if vforked::is_child() {
+        return true;
+    }
+    let _guard = guard::enter();
+    let mut stacks = stacks();
+    let mapping = MAPPING.get();
+    stacks.used.retain(|(thread, _)| *thread != mapping);
+    let Some(wanted) = wanted else { return true };
+    let range = wanted.ss_sp as usize..(wanted.ss_sp as usize).saturating_add(wanted.ss_size);
+    let is_free = stacks.used.iter().all(|(_, other)| other.end <= range.start || range.end <= other.start);
+    if is_free {
+        stacks.used.push((mapping, range));
+    }
+    is_free
+}
+
+/// The kernel has refused another stack: the thread has the one that it had.
+pub fn stay(stood_for: Option<libc::stack_t>) {
+    set_stands_for(stood_for);
+    let known = current();
+    let is_theirs = mode(&known) != libc::SS_DISABLE && !is_own(&known, MAPPING.get());
+    note_used(is_theirs.then_some(&known));
+    drop(hold(&known));
+}
+
+/// In a forked child: the other threads are its parent's, and so is what was held.
+pub fn begin_child() {
+    HELD.set((0, 0));
+    let mapping = MAPPING.get();
+    stacks().used.retain(|(thread, _)| *thread == mapping);
+}
+
+/// The stack to set when the program asks for one, or for none. Small stacks are set in name only: a caught system call
+/// with a fault in it needs more than 8 KiB on some processors. So are those that might not fit into RAM. Handlers run
+/// on them all the same ([`small_stack`](super::small_stack)), as on those that the kernel would not keep while a
+/// handler runs (SS_AUTODISARM): it may switch to a stack that has left RAM. So is one set that another thread uses, as
+/// varnishd has all of its threads set the same, for the one that ends the process: handlers of the others stay on this
+/// library's.
 pub fn instead_of(wanted: libc::stack_t) -> libc::stack_t {
-    let Some(own) = own_signal_stack().filter(|_| complaint(&wanted) == 0) else { return wanted };
-    set_stands_for((mode(&wanted) != libc::SS_DISABLE).then_some(wanted));
-    own
+    let Some(own) = own_signal_stack() else { return wanted };
+    let none = mode(&wanted) == libc::SS_DISABLE;
+    let is_run_on = !none && complaint(&wanted) == 0 && is_run_on(&wanted);
+    let is_free = note_used(if none || is_run_on { None } else { Some(&wanted) });
+    let in_name = is_run_on || !is_free;
+    set_stands_for(in_name.then_some(wanted));
+    if none || in_name { own } else { wanted }
 }
 
 /// The kernel's flag that a handler is to find no stack set.
@@ -148,6 +215,11 @@ pub const SS_AUTODISARM: i32 = i32::MIN;
 /// Whether a handler is to find no stack set.
 pub fn disarms(stack: &libc::stack_t) -> bool {
     stack.ss_flags & SS_AUTODISARM != 0
+}
+
+/// Whether a stack of the program's is set in name only for what it is itself. Handlers run on it.
+fn is_run_on(stack: &libc::stack_t) -> bool {
+    !(LEAST_BYTES..=MOST_BYTES).contains(&stack.ss_size) || disarms(stack)
 }
 
 /// What the program wants, less that flag.
@@ -165,13 +237,9 @@ pub fn complaint(wanted: &libc::stack_t) -> i32 {
     }
 }
 
-/// Holds the stack that the calling thread has set, if it is the program's: it was set before the engine started, in a
-/// handler that runs on it. The kernel goes on to use it.
+/// Holds the stack that the calling thread has set, which is managed from now on.
 pub fn hold_current() {
-    let current = current();
-    if mode(&current) != libc::SS_DISABLE && !is_own(&current, MAPPING.get()) {
-        resident::hold(current.ss_sp as usize, current.ss_size);
-    }
+    drop(hold(&current()));
 }
 
 /// The stack that the kernel knows for the calling thread.
@@ -191,9 +259,50 @@ pub fn current_without_tls() -> Option<libc::stack_t> {
     is_known.then_some(current)
 }
 
+/// The address and size of the stack that is held, if there is one. It stays held, which is the caller's from here on.
+pub fn take_held() -> Option<(usize, usize)> {
+    Some(HELD.replace((0, 0))).filter(|&held| held != (0, 0))
+}
+
+/// A stack that stays held until this is dropped.
+pub struct Before(usize, usize);
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        resident::release(self.0, self.1);
+    }
+}
+
+/// Holds the stack in RAM that the kernel is about to get, if it is the program's: the kernel writes the frames of
+/// signals to it, and waits for no page in direct mode. Returns the one before, which the kernel may still use.
+pub fn hold(set: &libc::stack_t) -> Before {
+    let (addr, len) = (set.ss_sp as usize, set.ss_size);
+    let is_set = state::direct() && mode(set) != libc::SS_DISABLE && complaint(set) == 0;
+    let wanted = if is_set && state::is_managed(addr) { (addr, len) } else { (0, 0) };
+    if wanted == (0, 0) && HELD.get() == (0, 0) {
+        return Before(0, 0);
+    }
+    let _guard = guard::enter(); // a handler may set another stack
+    let before = HELD.get();
+    if wanted == before {
+        drop(Before(addr, len)); // the program may have mapped something else there meanwhile
+    }
+    resident::hold(wanted.0, wanted.1);
+    if vforked::is_child() {
+        return Before(0, 0); // the parent's
+    }
+    HELD.set(wanted);
+    if wanted == before { Before(0, 0) } else { Before(before.0, before.1) }
+}
+
 /// The program's stack that this library's stack replaces.
 pub fn stands_for() -> Option<libc::stack_t> {
     Some(STANDS_FOR.get()).filter(|stack| stack.ss_size > 0)
+}
+
+/// The same, if handlers run on it.
+pub fn stands_for_run_on() -> Option<libc::stack_t> {
+    stands_for().filter(is_run_on)
 }
 
 /// The stack for the kernel to set where a handler returns in whose context there is `noted`: it stays what it is, but
@@ -201,6 +310,8 @@ pub fn stands_for() -> Option<libc::stack_t> {
 pub fn set_again(noted: libc::stack_t) -> libc::stack_t {
     let own = own_signal_stack().filter(|_| disarms(&noted));
     let Some(own) = own else { return if disarms(&noted) { noted } else { current() } };
+    note_used(None);
+    drop(hold(&own));
     set_stands_for(Some(noted));
     own
 }

@@ -342,13 +342,14 @@ export! {
                 state::fail(libc::EPERM);
                 return -1;
             }
-            if let Some(wanted) = &mut wanted {
+            let _before = wanted.as_mut().map(|wanted| {
                 *wanted = signal_stack::instead_of(*wanted);
-            }
+                signal_stack::hold(wanted)
+            });
             let mut known: stack_t = zeroed();
             let result = real(wanted.as_ref().map_or(std::ptr::null(), |wanted| &raw const *wanted), &raw mut known);
             if result < 0 {
-                signal_stack::set_stands_for(stood_for);
+                signal_stack::stay(stood_for);
             }
             let mut told = signal_stack::told(known, stood_for);
             told.ss_flags |= if is_on_it { libc::SS_ONSTACK } else { 0 };

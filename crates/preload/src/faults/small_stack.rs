@@ -1,9 +1,9 @@
 //! Runs the program's handlers on the stacks that it has for them, though the kernel makes their frames on this
 //! library's stack.
 //!
-//! - A handler that wants the signal stack (SA_ONSTACK) runs on the one that the program has set, while the kernel
-//!   knows this library's ([`signal_stack::instead_of`]): that one takes the frames of faults and caught calls, for
-//!   which the program's may have no room. With SS_AUTODISARM none is set in name until the handler returns.
+//! - A handler that wants the signal stack (SA_ONSTACK) runs on the small one that the program has set, while the
+//!   kernel knows this library's ([`signal_stack::instead_of`]): that one takes the frames of faults and caught calls,
+//!   for which the program's has no room. With SS_AUTODISARM none is set in name until the handler returns.
 //! - A *plain* handler, without that flag or where the program has set no such stack, runs on the stack of the
 //!   interrupted code. If that has left RAM, as a coroutine's may, the kernel could make no frame there in direct mode,
 //!   and would end the process.
@@ -27,7 +27,6 @@ use crate::faults::{caught, net, signal_stack};
 use crate::ground::export::{export, real};
 use crate::ground::guard;
 use crate::ground::real::own;
-use crate::memory::access::{self, Access};
 
 real!(LONGJMP = c"siglongjmp": fn(*mut c_void, c_int) -> ());
 real!(LONGJMP_CHECKED = c"__longjmp_chk": fn(*mut c_void, c_int) -> ());
@@ -176,63 +175,12 @@ fn landed(signal: c_int, frame: usize, context: &mut ucontext_t, about: *const s
         caught::forget();
     }
     // SAFETY: the kernel's frame, which this handler alone uses.
-    unsafe { landing(settled_blocked(frame, context, noted), signal, frame, context) }
-}
-
-/// Where a handler begins, or what becomes of its signal.
-///
-/// # Safety
-/// As [`moved`]. The frame is settled, and still there if it is not moved.
-unsafe fn landing(settled: Result<usize, Stays>, signal: c_int, frame: usize, context: &mut ucontext_t) -> Landing {
-    // SAFETY: the caller upholds this function's own contract. A frame begins with the return address.
-    unsafe {
-        match settled {
-            Ok(moved) => return Landing { frame: moved, handler: noted(signal).handler },
-            Err(Stays::Here) => begin(frame, context, leave_in_place()),
-            Err(Stays::Nowhere) => {
-                (frame as *mut usize).write(net::restorer());
-                force_segv(signal, context);
-                return Landing { frame: 0, handler: back() };
-            }
-        }
+    let moved = unsafe { settled_blocked(frame, context, noted) };
+    if moved.is_none() {
+        // SAFETY: as above.
+        unsafe { begin(frame, context, leave_in_place()) };
     }
-    Landing { frame: 0, handler: noted(signal).handler }
-}
-
-/// Does what the kernel does where it cannot make the frame of a handler: the thread gets a SIGSEGV, and the process
-/// ends if that is not handled, or was what the handler was for.
-///
-/// # Safety
-/// The context is that of the signal.
-unsafe fn force_segv(signal: c_int, context: &mut ucontext_t) {
-    const SI_KERNEL: i32 = 0x80;
-    let about = [libc::SIGSEGV, 0, SI_KERNEL];
-    let mut words = [0i32; size_of::<siginfo_t>() / size_of::<i32>()];
-    words[..about.len()].copy_from_slice(&about);
-    let default = KernelAction { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
-    let mut known = default;
-    // SAFETY: the caller's promise. The kernel's set has 8 bytes, and it reads and fills in locals.
-    unsafe {
-        own!(libc::SYS_rt_sigaction, libc::SIGSEGV, 0usize, &raw mut known, 8);
-        let is_default = [libc::SIG_DFL, libc::SIG_IGN].contains(&known.handler);
-        let blocked = (&raw mut context.uc_sigmask).cast::<u64>();
-        let bit = 1u64 << (libc::SIGSEGV - 1);
-        if signal == libc::SIGSEGV || *blocked & bit != 0 || is_default {
-            own!(libc::SYS_rt_sigaction, libc::SIGSEGV, &raw const default, 0usize, 8);
-            *blocked &= !bit;
-        }
-        let process = own!(libc::SYS_getpid);
-        own!(libc::SYS_rt_tgsigqueueinfo, process, guard::this_thread(), libc::SIGSEGV, words.as_ptr());
-    }
-}
-
-/// Why the frame of a handler is not moved.
-#[derive(Clone, Copy)]
-enum Stays {
-    /// The handler runs on this library's stack, or where the kernel has made the frame.
-    Here,
-    /// The program's signal stack cannot be written: the kernel could not have made the frame.
-    Nowhere,
+    Landing { frame: moved.unwrap_or(0), handler: noted.handler }
 }
 
 /// Has the handler of a frame return to `leaves`, and find what the program blocks in name in its context.
@@ -281,14 +229,13 @@ extern "C" fn land_kept(signal: c_int, frame: usize, context: &mut ucontext_t, _
     let before = unsafe { *(&raw const context.uc_sigmask).cast::<u64>() };
     BLOCKED.set((true, before | kernels(noted).mask | itself));
     // SAFETY: the kernel's frame, which nobody else uses.
-    unsafe {
-        let settled = settled(frame, context, noted);
-        let landing = landing(settled, signal, frame, context);
-        if settled.is_err() {
-            reopen();
-        }
-        landing
+    let moved = unsafe { settled(frame, context, noted) };
+    if moved.is_none() {
+        // SAFETY: as above.
+        unsafe { begin(frame, context, leave_in_place()) };
+        reopen();
     }
+    Landing { frame: moved.unwrap_or(0), handler: noted.handler }
 }
 
 /// Whether a handler is to run on the stack of what was interrupted: also if it wants the signal stack, and the program
@@ -301,14 +248,14 @@ fn is_plain_here(noted: Noted, frame: usize) -> bool {
 ///
 /// # Safety
 /// As [`moved`].
-unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, noted: Noted) -> Result<usize, Stays> {
+unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, noted: Noted) -> Option<usize> {
     let is_first = !has_not_begun(context);
     let is_wanted = match is_plain_here(noted, frame) {
         true => is_to_move(frame, context),
-        false => !is_first || signal_stack::stands_for().is_some() && !signal_stack::is_on_own(pointer(context)),
+        false => !is_first || signal_stack::stands_for_run_on().is_some() && !signal_stack::is_on_own(pointer(context)),
     };
     if !is_wanted {
-        return Err(Stays::Here);
+        return None;
     }
     let (all, mut before) = (!ours::ours_mask(), 0u64);
     // SAFETY: the kernel reads a set of 8 bytes and writes another.
@@ -316,7 +263,7 @@ unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, noted: Noted) 
     BLOCKED.set((true, before));
     // SAFETY: the caller upholds this function's own contract.
     let moved = unsafe { settled(frame, context, noted) };
-    if moved.is_err() {
+    if moved.is_none() {
         reopen();
     }
     moved
@@ -326,17 +273,16 @@ unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, noted: Noted) 
 ///
 /// # Safety
 /// As [`moved`].
-unsafe fn settled(frame: usize, context: &mut ucontext_t, noted: Noted) -> Result<usize, Stays> {
+unsafe fn settled(frame: usize, context: &mut ucontext_t, noted: Noted) -> Option<usize> {
     // SAFETY: the caller upholds this function's own contract.
     unsafe {
         if has_not_begun(context) && signal_stack::is_on(&context.uc_stack, pointer(context)) {
-            settle_below(context).ok_or(Stays::Here)?;
+            settle_below(context)?;
         }
         if !is_plain_here(noted, frame) {
             return moved(frame, context);
         }
-        let is_moved = is_to_move(frame, context).then(|| moved_plain(frame, context)).flatten();
-        is_moved.ok_or(Stays::Here)
+        if is_to_move(frame, context) { moved_plain(frame, context) } else { None }
     }
 }
 
@@ -351,7 +297,7 @@ unsafe fn settle_below(context: &mut ucontext_t) -> Option<()> {
     let of_below = registers[libc::REG_RDX as usize] as *mut ucontext_t;
     let noted = noted(registers[libc::REG_RDI as usize] as c_int);
     // SAFETY: the frame and the context of a handler that has not begun.
-    let new = unsafe { settled(below, &mut *of_below, noted).ok()? };
+    let new = unsafe { settled(below, &mut *of_below, noted)? };
     for register in [libc::REG_RSP, libc::REG_RSI, libc::REG_RDX] {
         registers[register as usize] += new.wrapping_sub(below) as i64;
     }
@@ -383,8 +329,7 @@ fn has_not_begun(context: &ucontext_t) -> bool {
 unsafe fn moved_plain(frame: usize, context: &ucontext_t) -> Option<usize> {
     // SAFETY: the caller upholds this function's own contract.
     unsafe {
-        let room = Room::below(pointer(context).checked_sub(RED_ZONE_BYTES)?, 0, frame, context)?;
-        let new = copied(frame, context, room);
+        let new = copied(frame, context, pointer(context).checked_sub(RED_ZONE_BYTES)?, 0)?;
         let copy = (new + (&raw const *context as usize - frame)) as *mut ucontext_t;
         begin(new, copy, leave());
         (*copy).uc_stack = signal_stack::told(context.uc_stack, signal_stack::stands_for());
@@ -409,12 +354,12 @@ extern "C" fn reopen() {
 ///
 /// # Safety
 /// The kernel has just made the frame, and its handler has not begun.
-unsafe fn moved(frame: usize, context: &ucontext_t) -> Result<usize, Stays> {
-    let theirs = signal_stack::stands_for().ok_or(Stays::Here)?;
+unsafe fn moved(frame: usize, context: &ucontext_t) -> Option<usize> {
+    let theirs = signal_stack::stands_for_run_on()?;
     let interrupted = pointer(context);
     // A fault, or a call that is being made: what was interrupted has this library's stack.
     if signal_stack::is_on_own(interrupted) {
-        return Err(Stays::Here);
+        return None;
     }
     let (bottom, disarms) = (theirs.ss_sp as usize, signal_stack::disarms(&theirs));
     let top = match signal_stack::is_on(&theirs, interrupted) && !disarms {
@@ -423,18 +368,14 @@ unsafe fn moved(frame: usize, context: &ucontext_t) -> Result<usize, Stays> {
     };
     // SAFETY: the caller upholds this function's own contract. The stack is the program's.
     unsafe {
-        let room = Room::below(top, bottom, frame, context).ok_or(Stays::Here)?;
-        if !room.is_writable() {
-            return Err(Stays::Nowhere);
-        }
-        let new = copied(frame, context, room);
+        let new = copied(frame, context, top, bottom)?;
         let copy = (new + (&raw const *context as usize - frame)) as *mut ucontext_t;
         begin(new, copy, leave());
-        (*copy).uc_stack = signal_stack::told(context.uc_stack, Some(theirs));
         if disarms {
+            (*copy).uc_stack = theirs;
             signal_stack::set_stands_for(None);
         }
-        Ok(new)
+        Some(new)
     }
 }
 
@@ -555,55 +496,32 @@ fn taken(frame: usize, was_moved: bool) -> Landing {
         (*context).uc_stack = signal_stack::set_again((*context).uc_stack);
         signal_stack::own_signal_stack().and_then(|own| {
             let bottom = own.ss_sp as usize;
-            Some(copied(frame, &*context, Room::below(bottom + own.ss_size / 2, bottom, frame, &*context)?))
+            copied(frame, &*context, bottom + own.ss_size / 2, bottom)
         })
     };
     Landing { frame: taken.unwrap_or(frame), handler: net::restorer() }
 }
 
-/// Room for a frame: the return address, the context, the description of the signal, and the state of the FPU behind
-/// them.
-struct Room {
-    frame: usize,
-    state: usize,
-    end: usize,
-}
-
-impl Room {
-    /// Below `top`. `None`: there is too little down to `bottom`.
-    ///
-    /// # Safety
-    /// The frame and its context are the kernel's.
-    unsafe fn below(top: usize, bottom: usize, frame: usize, context: &ucontext_t) -> Option<Room> {
-        let state = context.uc_mcontext.fpregs as usize;
-        let before_state = state.checked_sub(frame)?;
-        // SAFETY: the caller's promise. The kernel's state is at least as long as its legacy part, in which its length
-        // is.
-        let [magic, len] = unsafe { ((state + DESCRIBED_AT) as *const [u32; 2]).read() };
-        let len = if magic == EXTENDED { len as usize } else { LEGACY_BYTES };
-        let state = top.checked_sub(len)? & !(STATE_ALIGNMENT - 1);
-        let frame = state.checked_sub(before_state).filter(|&new| new >= bottom + LEAST_ROOM_BYTES)?;
-        Some(Room { frame, state, end: state + len })
-    }
-
-    fn is_writable(&self) -> bool {
-        let len = self.end - self.frame;
-        access::prefix(self.frame, len, Access::Write) == len
-    }
-}
-
-/// Copies a frame. Returns where it is now.
+/// Copies a frame to below `top`: the return address, the context, the description of the signal, and the state of the
+/// FPU behind them.
 ///
 /// # Safety
-/// As [`moved`]. The room is for this frame, on a stack of the program's, where it is not in use.
-unsafe fn copied(frame: usize, context: &ucontext_t, room: Room) -> usize {
-    // SAFETY: the caller's promise. It may fault, as this runs on another stack.
+/// As [`moved`]. From `bottom` to `top` there is a stack of the program's that is not in use.
+unsafe fn copied(frame: usize, context: &ucontext_t, top: usize, bottom: usize) -> Option<usize> {
+    let state = context.uc_mcontext.fpregs as usize;
+    let before_state = state.checked_sub(frame)?;
+    // SAFETY: the caller's promise. The kernel's state is at least as long as its legacy part, in which its length is.
+    let [magic, len] = unsafe { ((state + DESCRIBED_AT) as *const [u32; 2]).read() };
+    let len = if magic == EXTENDED { len as usize } else { LEGACY_BYTES };
+    let new_state = top.checked_sub(len)? & !(STATE_ALIGNMENT - 1);
+    let new_frame = new_state.checked_sub(before_state).filter(|&new| new >= bottom + LEAST_ROOM_BYTES)?;
+    // SAFETY: the program's stack, of which the part above is in use. It may fault, as this runs on another stack.
     unsafe {
-        std::ptr::copy_nonoverlapping(frame as *const u8, room.frame as *mut u8, room.end - room.frame);
-        let context = (room.frame + (&raw const *context as usize - frame)) as *mut ucontext_t;
-        (*context).uc_mcontext.fpregs = room.state as *mut _;
+        std::ptr::copy_nonoverlapping(frame as *const u8, new_frame as *mut u8, before_state + len);
+        let context = (new_frame + (&raw const *context as usize - frame)) as *mut ucontext_t;
+        (*context).uc_mcontext.fpregs = new_state as *mut _;
     }
-    room.frame
+    Some(new_frame)
 }
 
 macro_rules! enter {

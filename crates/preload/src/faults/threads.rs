@@ -397,6 +397,9 @@ extern "C" fn at_end(value: *mut c_void) {
     let (thread, process) = (guard::this_thread(), unsafe { own!(libc::SYS_getpid) as u32 });
     // Else it goes on, to the end of the process.
     if thread != process {
+        let held = signal_stack::take_held(); // the kernel uses it to the thread's end
+        let held = held.map(|(addr, len)| HeldStack { thread, process, ..HeldStack::new(addr, len, 0) });
+        stacks().extend(held);
         signal_stack::detach();
     }
 }

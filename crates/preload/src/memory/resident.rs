@@ -30,6 +30,17 @@ pub fn hold(addr: usize, len: usize) {
     }
 }
 
+/// Ends such a hold.
+pub fn release(addr: usize, len: usize) {
+    if let Some(space) = state::space()
+        && len > 0
+    {
+        let _guard = guard::enter();
+        // SAFETY: it was held.
+        state::keeping_errno(|| unsafe { space.release_hold(addr, len) });
+    }
+}
+
 /// Brings the next part of the calling thread's stack in, as far as it is managed: before the C library blocks the
 /// signals of faults.
 pub fn touch_stack() {
