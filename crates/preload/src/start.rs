@@ -70,6 +70,10 @@ fn prepare() {
     known::set_share(ordinary_bytes(&settings) as usize);
     c_library::prepare();
     c_thread::prepare();
+    fault_stack::set_around(|call| {
+        let _guard = guard::enter();
+        call();
+    });
     let room = room_bytes(&settings) as usize;
     adopt::prepare(room, settings.eager);
     if room >= program_heap::LEAST_ROOM_BYTES {

@@ -6,6 +6,7 @@
 //! empty, a new stack is mapped, so there are as many as threads were ever in a fault at once. Nothing here allocates
 //! or locks.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::memory::{self, PAGE_SIZE, Reservation};
@@ -17,10 +18,28 @@ const GUARD_BYTES: usize = PAGE_SIZE;
 /// Start addresses of the unused stacks; zero: none.
 static SPARE: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
+/// Makes a call for this module.
+type Around = fn(&mut dyn FnMut());
+
+static AROUND: OnceLock<Around> = OnceLock::new();
+
+/// Has `around` make the calls that map and unmap stacks. A preloaded library, which takes over the C library's
+/// `syscall`, tells them from the program's by that. Once.
+pub fn set_around(around: Around) {
+    let _ = AROUND.set(around);
+}
+
+fn apart<R>(call: impl Fn() -> R) -> R {
+    let Some(around) = AROUND.get() else { return call() };
+    let mut result = None;
+    around(&mut || result = Some(call()));
+    result.expect("the call was made")
+}
+
 /// Calls `function(argument)` on a stack of its own. If no memory is left for one, calls it on the current stack.
 pub fn call(function: extern "C" fn(usize) -> bool, argument: usize) -> bool {
     let first = first_place();
-    let Some(stack) = take(first).or_else(map) else { return function(argument) };
+    let Some(stack) = take(first).or_else(|| apart(map)) else { return function(argument) };
     // SAFETY: only this call uses the stack. Its start and length are multiples of a page, and it is mapped from the
     // guard page to its end. `function` returns: a panic cannot leave it, because it is `extern "C"`.
     let result =
@@ -70,7 +89,7 @@ fn give(stack: usize, first: usize) {
     if !places(first).any(into) {
         // SAFETY: more threads at once than places. The stack is in no place, so nobody runs on it or will. It is a
         // whole reservation that was leaked. If this fails, it stays mapped and unused.
-        let _ = unsafe { memory::unmap(stack, STACK_BYTES) };
+        let _ = apart(|| unsafe { memory::unmap(stack, STACK_BYTES) });
     }
 }
 
