@@ -79,7 +79,10 @@ impl Reservation {
             if PLACES.contains(&made.addr) {
                 break; // else somebody has that place
             }
-            made = Self::near(place_apart(len.saturating_add(align)), len, align)?;
+            match Self::near(place_apart(len.saturating_add(align)), len, align) {
+                Ok(other) => made = other,
+                Err(_) => break, // there are no addresses for two
+            }
         }
         Ok(made)
     }
