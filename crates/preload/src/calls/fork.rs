@@ -184,10 +184,8 @@ fn go_on(resting: Resting, has_streams: bool) {
     threads::begin_child(thread);
     cleared::begin_child();
     rseq::hold();
-    if state::direct() {
-        signal_stack::begin_child();
-        signal_stack::hold_current();
-    }
+    signal_stack::begin_child();
+    signal_stack::hold_current();
     footprint::begin_child();
     if let Some(space) = state::space() {
         set_apart(space);

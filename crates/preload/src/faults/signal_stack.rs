@@ -274,10 +274,11 @@ impl Drop for Before {
 }
 
 /// Holds the stack in RAM that the kernel is about to get, if it is the program's: the kernel writes the frames of
-/// signals to it, and waits for no page in direct mode. Returns the one before, which the kernel may still use.
+/// signals to it, and waits for no page in direct mode. In both, handlers that run on it may be in the engine, under
+/// locks. Returns the one before, which the kernel may still use.
 pub fn hold(set: &libc::stack_t) -> Before {
     let (addr, len) = (set.ss_sp as usize, set.ss_size);
-    let is_set = state::direct() && mode(set) != libc::SS_DISABLE && complaint(set) == 0;
+    let is_set = mode(set) != libc::SS_DISABLE && complaint(set) == 0;
     let wanted = if is_set && state::is_managed(addr) { (addr, len) } else { (0, 0) };
     if wanted == (0, 0) && HELD.get() == (0, 0) {
         return Before(0, 0);

@@ -125,9 +125,7 @@ pub fn all(space: &RawSpace) {
         adopt_other_than(space, &seen); // what other threads have mapped as there still seemed to be room
     }
     cleared::hold_adopted();
-    if state::direct() {
-        signal_stack::hold_current();
-    }
+    signal_stack::hold_current();
     WHEN.store(AT_ONCE, Ordering::SeqCst);
 }
 
