@@ -3,23 +3,8 @@
 // Long transfers of a stream with memory that has left RAM: a call ends at the mark of urgent data, only the last byte
 // that is sent is urgent, and what MSG_TRUNC discards leaves the buffer as it is.
 #include "cold.h"
-#include <netinet/in.h>
-#include <sys/socket.h>
+#include "connected.h"
 #define BEFORE (320 << 10) // fits into the buffers of sockets
-static int ends[2];
-static void connect_both(void) {
-    int listens = socket(AF_INET, SOCK_STREAM, 0), size = 4 * MIB;
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof at;
-    CHECK(bind(listens, (void *)&at, len) == 0 && listen(listens, 1) == 0, "listen");
-    getsockname(listens, (void *)&at, &len);
-    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-    setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
-    setsockopt(ends[0], SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
-    CHECK(connect(ends[0], (void *)&at, len) == 0, "connect");
-    ends[1] = accept(listens, 0, 0);
-    close(listens);
-}
 static void *take_all(void *sum) {
     static char buffer[1 << 20];
     for (ssize_t len; (len = read(ends[1], buffer, sizeof buffer)) > 0;) *(size_t *)sum += len;

@@ -2,24 +2,9 @@
 // BUDGETS: 24M
 // A long receive into memory that has left RAM waits for as much, and as long, as the socket says.
 #include "cold.h"
-#include <sys/socket.h>
+#include "connected.h"
 #include <sys/time.h>
-#include <netinet/in.h>
-static int ends[2];
 static volatile int is_over;
-static void connect_both(void) {
-    int listens = socket(AF_INET, SOCK_STREAM, 0), size = 4 * MIB;
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof at;
-    CHECK(bind(listens, (void *)&at, len) == 0 && listen(listens, 1) == 0, "listen");
-    getsockname(listens, (void *)&at, &len);
-    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-    setsockopt(ends[0], SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof size);
-    CHECK(connect(ends[0], (void *)&at, len) == 0, "connect");
-    ends[1] = accept(listens, 0, 0);
-    setsockopt(ends[1], SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof size);
-    close(listens);
-}
 static void *trickle(void *unused) {
     static char bytes[64 << 10]; // some are there already
     while (!is_over && write(ends[0], bytes, sizeof bytes) > 0) usleep(40000);
