@@ -1,5 +1,6 @@
 // NEEDS: root
-// After chroot no descriptor of ours leads out of the new root, also in a forked child.
+// After chroot no descriptor of ours leads out of the new root, also in a forked child, and although a child of vfork
+// has left its own root before.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,6 +20,9 @@ static int escapes(void) {
 }
 int main(void) {
   size_t n = 200 << 20; char *p = malloc(n); memset(p, 7, n);
+  pid_t v = vfork();
+  if (!v) _exit(chroot("/"));
+  int left; if (waitpid(v, &left, 0) < 0 || left) return 5;
   char d[] = "/var/tmp/jailXXXXXX";
   if (!mkdtemp(d) || chdir(d) || rmdir(d) || chroot(".")) return 2;
   if (escapes()) return 1;

@@ -94,7 +94,7 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
             }
             libc::SYS_exit_group => before_end(),
             libc::SYS_ioctl if words[1] as u32 == pagemap::PAGEMAP_SCAN => return scan_pagemap(words),
-            libc::SYS_set_tid_address => cleared::hold(words[0], guard::this_thread()),
+            libc::SYS_set_tid_address => cleared::hold_own(words[0]),
             libc::SYS_execve | libc::SYS_execveat => {
                 robust::bring_in();
                 if !state::direct() {

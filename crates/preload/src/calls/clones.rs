@@ -17,7 +17,8 @@ use folioswap_sys::futex;
 use libc::stack_t;
 
 use crate::calls::fork;
-use crate::faults::{cleared, only_thread, signals, threads};
+use crate::faults::cleared::{self, Role};
+use crate::faults::{only_thread, signals, threads};
 use crate::ground::export::{aliases, export, real};
 use crate::ground::guard::Guard;
 use crate::ground::real::{kernel, own, raw_result};
@@ -215,8 +216,48 @@ unsafe fn asked(number: c_long, words: &[usize; 6]) -> Option<[usize; 4]> {
     }
 }
 
+/// Whether the child shares the memory and the thread-local variables of its parent, which waits until it executes a
+/// program or ends.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn shares_until_exec(number: c_long, words: &[usize; 6]) -> bool {
+    const FLAGS: usize = (libc::CLONE_VM | libc::CLONE_VFORK) as usize;
+    // SAFETY: the caller upholds this function's own contract.
+    let flags =
+        if number == libc::SYS_vfork { Some(FLAGS) } else { unsafe { asked(number, words) }.map(|[flags, ..]| flags) };
+    flags.is_some_and(|flags| flags & (FLAGS | libc::CLONE_SETTLS as usize) == FLAGS)
+}
+
 /// A process has an id in each of at most this many namespaces.
 const MOST_IDS: usize = 32;
+
+/// What the kernel reads and writes for a new thread or child: what it is, its address and its length.
+///
+/// # Safety
+/// As the system call.
+unsafe fn named(number: c_long, words: &[usize; 6]) -> Option<[(Role, usize, usize); 5]> {
+    // SAFETY: the caller upholds this function's own contract.
+    let [flags, pidfd, child, parent] = unsafe { asked(number, words) }?;
+    let (mut description, mut ids) = ((0, 0), (0, 0));
+    if number == libc::SYS_clone3 {
+        description = (words[0], words[1].min(MOST_DESCRIBED_BYTES));
+        // Its ids for the child are the ninth word, and their number the next.
+        // SAFETY: as above.
+        let about = if words[1] >= 80 { unsafe { access::read(words[0] as *const [usize; 10]) } } else { None };
+        if let Some([.., at, nr_ids]) = about {
+            ids = (at, nr_ids.min(MOST_IDS) * size_of::<c_int>());
+        }
+    }
+    let one = |wanted: c_int| if flags & wanted as usize != 0 { size_of::<c_int>() } else { 0 };
+    Some([
+        (Role::Description, description.0, description.1),
+        (Role::Ids, ids.0, ids.1),
+        (Role::Descriptor, pidfd, one(libc::CLONE_PIDFD)),
+        (Role::Cleared, child, one(libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID)),
+        (Role::ChildId, parent, one(libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD)),
+    ])
+}
 
 /// Brings in what the kernel reads and writes for a new thread or child. In monitor mode, too: after the copy it would
 /// wait for a page that cannot come until the engine goes on.
@@ -225,42 +266,39 @@ const MOST_IDS: usize = 32;
 /// As the system call.
 pub unsafe fn touch_for_clone(number: c_long, words: &[usize; 6]) {
     // SAFETY: the caller upholds this function's own contract.
-    let Some([flags, pidfd, child, parent]) = (unsafe { asked(number, words) }) else { return };
-    if number == libc::SYS_clone3 {
-        resident::bring_in(words[0], words[1]);
-        // Its ids for the child are the ninth word, and their number the next.
-        // SAFETY: as above.
-        let about = if words[1] >= 80 { unsafe { access::read(words[0] as *const [usize; 10]) } } else { None };
-        if let Some([.., ids, nr_ids]) = about {
-            resident::bring_in(ids, nr_ids.min(MOST_IDS) * size_of::<c_int>());
-        }
-    }
-    let ids = libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID;
-    for (at, wanted) in
-        [(pidfd, libc::CLONE_PIDFD), (child, ids), (parent, libc::CLONE_PARENT_SETTID | libc::CLONE_PIDFD)]
-    {
-        if flags & wanted as usize != 0 {
-            resident::bring_in(at, size_of::<c_int>());
+    for (_, at, len) in unsafe { named(number, words) }.into_iter().flatten() {
+        if len > 0 {
+            resident::bring_in(at, len);
         }
     }
 }
 
 /// The same, before the call. Holds what the kernel writes when a thread ends, and starts the engine before a thread.
+/// In direct mode, holds what the call itself reads and writes: it may leave RAM again before the call is made.
 ///
 /// # Safety
 /// As the system call.
 pub unsafe fn before_clone(number: c_long, words: &[usize; 6]) {
     // SAFETY: the caller upholds this function's own contract.
-    let Some([flags, _, child, _]) = (unsafe { asked(number, words) }) else { return };
+    let Some([flags, ..]) = (unsafe { asked(number, words) }) else { return };
     if flags & (libc::CLONE_VM | libc::CLONE_VFORK) as usize == libc::CLONE_VM as usize {
         waiting::now();
     }
     only_thread::note_flags(flags);
     // SAFETY: as above.
     unsafe { touch_for_clone(number, words) };
-    let clears = (libc::CLONE_VM | libc::CLONE_CHILD_CLEARTID) as usize;
-    if flags & clears == clears {
-        cleared::hold(child, 0);
+    if flags & libc::CLONE_VM as usize == 0 {
+        return;
+    }
+    // SAFETY: as above.
+    for (role, at, len) in unsafe { named(number, words) }.into_iter().flatten() {
+        match role {
+            _ if len == 0 => {}
+            Role::Cleared if flags & libc::CLONE_CHILD_CLEARTID as usize == 0 => {}
+            Role::Cleared => cleared::hold(at, len, role, 0),
+            _ if state::direct() => cleared::hold(at, len, role, guard::this_thread()),
+            _ => {}
+        }
     }
 }
 

@@ -7,19 +7,17 @@
 //! - This library's own calls go through the C library's instruction ([`crate::ground::real::raw`]).
 //! - SIGSYS is never blocked: the kernel would kill the process. A caught call sets the mask and stack of the
 //!   interrupted code.
-//! - A call that returns twice or on another stack is made from one of the [`trampolines`], with dispatch off. Then the
-//!   parent switches it on again. New threads start without it.
+//! - A call that returns twice or on another stack is made from one of the [`trampolines`], with dispatch off. New
+//!   threads start without it.
 //! - A program's own use of the mechanism is done here: what it catches goes on to its handler of SIGSYS. Calls of the
 //!   C library are not caught for it.
 //! - A program that sets another FS base by a call disables it for that thread, and so does one that makes a call with
 //!   such a base which returns twice or on another stack.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use folioswap_sys::sigbus::{self, Handled};
 use libc::{c_int, c_long};
 
-use crate::calls::{by_number, clones, mirrored};
+use crate::calls::{by_number, clones, mirrored, trampolines};
 use crate::faults::{caught, masks, net, ours, signal_stack, small_stack};
 use crate::ground::real::{Real, own};
 use crate::ground::{c_library, guard, selector, state};
@@ -30,40 +28,6 @@ const SYS_USER_DISPATCH: c_int = 2;
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const ARCH_SET_FS: usize = 0x1002;
 const ARCH_GET_FS: usize = 0x1003;
-
-/// Where the program continues after a call from the trampoline of the same index. Zero: the trampoline is free.
-static RETURNS: [AtomicUsize; TRAMPOLINES] = [const { AtomicUsize::new(0) }; TRAMPOLINES];
-const TRAMPOLINES: usize = 16;
-const DEPARTURE_BYTES: usize = 32;
-
-// A trampoline makes its call, then sets the selector to BLOCK unless it returns in the child, and jumps to where the
-// program made the call. The `syscall` instruction leaves nothing in rcx and r11, so they are free to use, and `jrcxz`
-// changes no flags.
-std::arch::global_asm!(
-    ".pushsection .text",
-    ".balign 32",
-    ".hidden folioswap_trampolines",
-    ".globl folioswap_trampolines",
-    "folioswap_trampolines:",
-    ".irp place,0,8,16,24,32,40,48,56,64,72,80,88,96,104,112,120",
-    ".balign 32",
-    "syscall",
-    "mov rcx, rax",
-    "jrcxz 2f",
-    "mov rcx, qword ptr [rip + folioswap_selector@GOTTPOFF]",
-    "mov byte ptr fs:[rcx], 1",
-    "2: jmp qword ptr [rip + {returns} + \\place]",
-    ".endr",
-    ".popsection",
-    returns = sym RETURNS,
-);
-
-fn trampolines() -> usize {
-    unsafe extern "C" {
-        static folioswap_trampolines: u8;
-    }
-    &raw const folioswap_trampolines as usize
-}
 
 /// Prepares [`net::arm`]. Returns whether SIGSYS is this library's now. There is no net if the kernel does not support
 /// it, or if the C library consists of several objects.
@@ -144,11 +108,13 @@ fn made(number: c_long, words: &[usize; 6], context: &mut libc::ucontext_t) -> O
         }
         libc::SYS_clone | libc::SYS_clone3 | libc::SYS_fork | libc::SYS_vfork => {
             // SAFETY: the program's own call.
+            let shares = unsafe { clones::shares_until_exec(number, words) };
+            // SAFETY: as above.
             unsafe { clones::before_clone(number, words) };
             // SAFETY: as above. A child goes on here, too.
             let result = unsafe { clones::by_number(number, words) };
             if result.is_none() {
-                depart(context);
+                trampolines::depart(context, shares);
             }
             return result;
         }
@@ -179,26 +145,6 @@ fn tell_base(at: usize, base: usize) -> isize {
     // SAFETY: the caller's pointer, and an access faults its page in.
     unsafe { (at as *mut usize).write_unaligned(base) };
     0
-}
-
-/// Lets the thread make the call from a trampoline. If all are taken, the net stays open on this thread. With another
-/// FS base, a trampoline would not find the selector: the thread has no net from then on.
-fn depart(context: &mut libc::ucontext_t) {
-    let at = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
-    let next = *at as usize;
-    let free = |place: &AtomicUsize| {
-        place.compare_exchange(0, next, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|now| now)
-    };
-    if caught::other_base().is_some() {
-        net::step_back();
-        *at -= 2;
-        return;
-    }
-    selector::open();
-    match RETURNS.iter().position(|place| matches!(free(place), now if now == 0 || now == next)) {
-        Some(index) => *at = (trampolines() + index * DEPARTURE_BYTES) as i64,
-        None => *at -= 2,
-    }
 }
 
 /// `rt_sigprocmask` on the interrupted context, because the handler's own mask ends with the handler.

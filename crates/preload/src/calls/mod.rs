@@ -41,5 +41,6 @@ mod rings;
 mod sleeping;
 mod stdio;
 mod table;
+mod trampolines;
 mod vectors;
 mod waiting;

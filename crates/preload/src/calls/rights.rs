@@ -25,9 +25,10 @@ const OF_A_THREAD: [c_int; 2] = [libc::PR_SET_KEEPCAPS, libc::PR_SET_SECUREBITS]
 static HAS_OWN_RIGHTS: AtomicBool = AtomicBool::new(false);
 
 /// Whether the engine's threads may start now. With other rights than the program's thread, they would get another
-/// answer when the C library changes the user of all threads, and it ends the process then.
+/// answer when the C library changes the user of all threads, and it ends the process then. A child that shares the
+/// memory until it executes a program has its own rights.
 fn may_start() -> bool {
-    state::arena().is_some() || !HAS_OWN_RIGHTS.load(Ordering::Relaxed)
+    (state::arena().is_some() || !HAS_OWN_RIGHTS.load(Ordering::Relaxed)) && waiting::is_own_process()
 }
 
 /// Starts the engine, and adopts, before the program gives up a right.
@@ -40,7 +41,7 @@ fn ready() {
 /// Called before a call that changes the rights of one thread. The engine does not start for it, but if it runs, all of
 /// its threads do from now on.
 fn before_own_rights() {
-    if state::arena().is_some() {
+    if state::arena().is_some() && may_start() {
         adopt::now();
         prepare();
     }
@@ -48,7 +49,7 @@ fn before_own_rights() {
 
 /// Called after it has succeeded.
 fn after_own_rights(number: c_long, words: &[usize; 6]) {
-    if state::arena().is_none() {
+    if state::arena().is_none() && waiting::is_own_process() {
         HAS_OWN_RIGHTS.store(true, Ordering::Relaxed);
     }
     mirrored::mirror(number, words);
@@ -107,7 +108,7 @@ pub fn after(number: c_long, words: &[usize; 6]) {
         libc::SYS_setns => words[1] == 0 || words[1] & SPACES != 0,
         _ => false,
     };
-    if leaves {
+    if leaves && waiting::is_own_process() {
         let _guard = guard::enter();
         state::keeping_errno(kept::leave_root);
     }

@@ -341,13 +341,15 @@ pub unsafe fn defer(signal: c_int, about: Option<*const libc::siginfo_t>, contex
     true
 }
 
-/// Whether a call is made with the mask as it is: one that sets another while it waits, or that executes a program.
+/// Whether a call is made with the mask as it is: one that sets another while it waits, that executes a program, or
+/// that does not come back to a child whose parent has these thread-local variables.
 fn keeps_mask(number: c_long, words: &[usize; 6]) -> bool {
     const EXTENDED: usize = 8; // IORING_ENTER_EXT_ARG
     // SAFETY: if it can be read, it is the call's description, which begins with the address of the set.
     let named = |at: usize| at != 0 && unsafe { access::read(at as *const usize) } != Some(0);
     match number {
         libc::SYS_rt_sigsuspend | libc::SYS_execve | libc::SYS_execveat => true,
+        libc::SYS_exit | libc::SYS_exit_group => vforked::is_child(),
         libc::SYS_ppoll => words[3] != 0,
         libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => words[4] != 0,
         libc::SYS_pselect6 | SYS_IO_PGETEVENTS => named(words[5]),

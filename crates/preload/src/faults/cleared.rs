@@ -1,6 +1,9 @@
 //! The words that the kernel clears at the end of threads, and of children in the same memory, for who waits for that.
 //! It brings no page in for it, in either mode. So the words are held in RAM from before a thread starts until it has
 //! ended. As nobody is told of that, it is found out when the next one comes.
+//!
+//! In direct mode, what the call reads and writes that makes such a thread or child is held, too: it cannot be repeated
+//! where one is lost. That ends with the calling thread's next one.
 
 use folioswap_sys::clock::{Clock, Moment};
 
@@ -9,10 +12,27 @@ use crate::ground::real::own;
 use crate::ground::{guard, state};
 use crate::memory::access;
 
-/// A held word.
+/// What a held word is to a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Cleared at its end.
+    Cleared,
+    /// What describes the child that it makes.
+    Description,
+    /// The ids that it is to get.
+    Ids,
+    /// Where its id goes.
+    ChildId,
+    /// Where its descriptor goes.
+    Descriptor,
+}
+
+/// A held word, or several.
 pub struct Word {
     addr: usize,
-    /// The thread whose end clears it; 0: not known.
+    len: usize,
+    role: Role,
+    /// The thread whose word it is; 0: not known.
     thread: u32,
     /// Whether it was seen other than zero, since when it is there, and whether it is managed.
     was_set: bool,
@@ -37,7 +57,7 @@ impl Word {
     fn hold(&mut self) {
         if let Some(space) = state::space().filter(|_| !self.is_held && state::is_managed(self.addr)) {
             // SAFETY: the program has named it to the kernel.
-            unsafe { space.hold(self.addr, size_of::<u32>()) };
+            unsafe { space.hold(self.addr, self.len) };
             self.is_held = true;
         }
     }
@@ -45,7 +65,7 @@ impl Word {
     fn release(self) {
         if let Some(space) = state::space().filter(|_| self.is_held) {
             // SAFETY: held by `hold`.
-            unsafe { space.release_hold(self.addr, size_of::<u32>()) };
+            unsafe { space.release_hold(self.addr, self.len) };
         }
     }
 
@@ -71,8 +91,14 @@ fn value(addr: usize) -> Option<u32> {
     unsafe { access::read(addr as *const u32) }
 }
 
-/// Holds a word of a thread, or of one that is about to be made, whose id is not known.
-pub fn hold(addr: usize, thread: u32) {
+/// Holds the word that the end of the calling thread clears.
+pub fn hold_own(addr: usize) {
+    hold(addr, size_of::<u32>(), Role::Cleared, guard::this_thread());
+}
+
+/// Holds a word of a thread, or of one that is about to be made, whose id is not known. It takes the place of another
+/// with this role.
+pub fn hold(addr: usize, len: usize, role: Role, thread: u32) {
     if addr == 0 || guard::inside() {
         return;
     }
@@ -82,12 +108,13 @@ pub fn hold(addr: usize, thread: u32) {
         let mut over = Vec::new();
         for index in (0..words.len()).rev() {
             let word = &mut words[index];
-            if word.addr == addr || thread != 0 && word.thread == thread || word.is_over() {
+            let is_replaced = word.role == role && (word.addr == addr || thread != 0 && word.thread == thread);
+            if is_replaced || word.is_over() {
                 over.push(words.swap_remove(index));
             }
         }
         let was_set = value(addr).is_some_and(|value| value != 0);
-        let mut word = Word { addr, thread, was_set, since: Clock::new().now(), is_held: false };
+        let mut word = Word { addr, len, role, thread, was_set, since: Clock::new().now(), is_held: false };
         word.hold();
         words.push(word);
         drop(words);
