@@ -224,9 +224,9 @@ unsafe fn asked(number: c_long, words: &[usize; 6]) -> Option<[usize; 4]> {
 pub unsafe fn shares_until_exec(number: c_long, words: &[usize; 6]) -> bool {
     const FLAGS: usize = (libc::CLONE_VM | libc::CLONE_VFORK) as usize;
     // SAFETY: the caller upholds this function's own contract.
-    let flags =
-        if number == libc::SYS_vfork { Some(FLAGS) } else { unsafe { asked(number, words) }.map(|[flags, ..]| flags) };
-    flags.is_some_and(|flags| flags & (FLAGS | libc::CLONE_SETTLS as usize) == FLAGS)
+    let asked = unsafe { asked(number, words) };
+    let flags = if number == libc::SYS_vfork { FLAGS } else { asked.map_or(0, |[flags, ..]| flags) };
+    flags & (FLAGS | libc::CLONE_SETTLS as usize) == FLAGS
 }
 
 /// A process has an id in each of at most this many namespaces.

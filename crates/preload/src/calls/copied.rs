@@ -6,6 +6,7 @@
 
 use libc::{pollfd, socklen_t};
 
+use crate::calls::descriptors;
 use crate::memory::access::{self, Access};
 use crate::memory::bounce::Bounce;
 use crate::memory::cover::{self, Outcome};
@@ -91,6 +92,10 @@ pub trait Word: Copy {
     fn length(self) -> usize {
         0
     }
+    /// Whether it is one of the engine's descriptors, as an argument of this name.
+    fn is_engines(self, _name: &str) -> bool {
+        false
+    }
 }
 
 /// For each type, and how a value of it is a length.
@@ -101,6 +106,9 @@ macro_rules! words {
             fn length(self) -> usize {
                 let $word = self;
                 $length
+            }
+            fn is_engines(self, name: &str) -> bool {
+                $is_int && matches!(name, "fd" | "at") && descriptors::is_engines(self as i32)
             }
         }
     )*};
@@ -547,6 +555,9 @@ macro_rules! function {
             fn $name($($arg: $type),*) -> $result {
                 $crate::ground::export::real_of!(REAL = $name: fn($($type),*) -> $result);
                 let real = REAL.get();
+                if false $(|| $crate::calls::copied::Word::is_engines($arg, stringify!($arg)))* {
+                    return $crate::calls::descriptors::not_open();
+                }
                 // SAFETY: the caller's call, whose pointers are null, valid, or replaced by copies of what they point
                 // to.
                 unsafe {

@@ -1,4 +1,5 @@
-//! Hides the engine's descriptors from the program: calls that close, copy or replace one fail with EBADF.
+//! Hides the engine's descriptors from the program: calls that close, copy or replace one, or ask about it, fail with
+//! EBADF.
 //!
 //! The engine's descriptors have high numbers that programs do not get by themselves (`folioswap_sys::descriptor`).
 //! This file is for programs that walk over all numbers: daemons, shells and launchers. An engine's number is no valid
@@ -12,17 +13,19 @@ use crate::calls::rings;
 use crate::ground::export::{aliases, export, real};
 use crate::ground::real::kernel;
 use crate::ground::{guard, state};
+use crate::memory::cover::{self, Outcome};
 
 real!(FCNTL = c"fcntl": fn(c_int, c_int, *mut c_void) -> c_int);
 
 /// Whether the program names one of the engine's descriptors, so that its call must fail.
-fn is_engines(fd: c_int) -> bool {
+pub fn is_engines(fd: c_int) -> bool {
     is_hidden(fd) && !guard::inside()
 }
 
-fn not_open() -> c_int {
+/// What a call returns that names a descriptor which is not open.
+pub fn not_open<R: Outcome>() -> R {
     state::fail(libc::EBADF);
-    -1
+    R::failure()
 }
 
 /// Answers a descriptor call made by number if it names one of the engine's descriptors, as the kernel would if it were
@@ -37,7 +40,8 @@ pub fn by_number(number: c_long, arguments: &[usize; 6]) -> Option<isize> {
         _ => {}
     }
     let concerned = match number {
-        libc::SYS_close | libc::SYS_dup | libc::SYS_fcntl => named(0),
+        libc::SYS_close | libc::SYS_dup | libc::SYS_fcntl | libc::SYS_ioctl | libc::SYS_lseek => named(0),
+        libc::SYS_fstat | libc::SYS_newfstatat | libc::SYS_statx | libc::SYS_fstatfs => named(0),
         libc::SYS_dup2 | libc::SYS_dup3 => named(0) || named(1),
         libc::SYS_close_range => {
             let [first, last, flags] = [0, 1, 2].map(|at| arguments[at] as c_uint);
@@ -174,8 +178,8 @@ export! {
         }
         let real = FCNTL.get();
         // SAFETY: passes the caller's arguments on unchanged, repeatedly while a page is missing.
-        let result = crate::memory::cover::repeat(
-            || crate::memory::cover::touch(argument, size_of::<libc::flock>()),
+        let result = cover::repeat(
+            || cover::touch(argument, size_of::<libc::flock>()),
             || unsafe { real(fd, request, argument) },
         );
         if is_for_copy(request) { copied(fd, result) } else { result }

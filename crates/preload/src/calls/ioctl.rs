@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_ulong, c_void};
 
 use folioswap::PAGE_SIZE;
 
-use crate::calls::pagemap;
+use crate::calls::{descriptors, pagemap};
 use crate::ground::export::{export, real};
 use crate::ground::{guard, state, waiting};
 use crate::map::adopt;
@@ -174,6 +174,9 @@ unsafe fn prepare(request: u32, argument: *const c_void) {
 export! {
     fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
         let real = IOCTL.get();
+        if descriptors::is_engines(fd) {
+            return descriptors::not_open();
+        }
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe {
             let result = perform(request, argument, || real(fd, request, argument));

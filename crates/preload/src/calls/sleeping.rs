@@ -7,8 +7,9 @@ use std::ffi::{c_int, c_void};
 use libc::{clockid_t, epoll_event, fd_set, nfds_t, pollfd, pthread_t, siginfo_t, sigset_t, timespec, timeval};
 
 use crate::calls::copied::{self, Copied, copied};
+use crate::calls::descriptors;
 use crate::faults::ours;
-use crate::ground::export::{export, real};
+use crate::ground::export::{aliases, export, real};
 use crate::memory::access;
 use crate::memory::cover::Outcome;
 
@@ -22,7 +23,6 @@ fn events(count: c_int) -> usize {
 }
 
 copied! {
-    fn __poll_chk(list: *mut pollfd = polled(count), count: nfds_t, limit: c_int, room: usize) -> c_int;
     fn select, __select(
         count: c_int, read: *mut fd_set = whole(set_bytes(count)), write: *mut fd_set = whole(set_bytes(count)),
         other: *mut fd_set = whole(set_bytes(count)), limit: *mut timeval = value
@@ -74,6 +74,49 @@ fn pointer(time: &Option<timespec>, at: *const timespec) -> *const timespec {
     time.as_ref().map_or(at, |time| &raw const *time)
 }
 
+/// What a program is told that polls: the engine's descriptors are not open.
+///
+/// # Safety
+/// The list that has just been polled, with the call's result.
+unsafe fn told(list: *mut pollfd, count: nfds_t, result: c_int) -> c_int {
+    let mut result = result;
+    for index in 0..if result < 0 { 0 } else { count as usize } {
+        // SAFETY: an entry, to which the kernel has just written. It need not be aligned.
+        let mut entry = unsafe { list.add(index).read_unaligned() };
+        if descriptors::is_engines(entry.fd) {
+            result += c_int::from(entry.revents == 0);
+            entry.revents = libc::POLLNVAL;
+            // SAFETY: as above.
+            unsafe { list.add(index).write_unaligned(entry) };
+        }
+    }
+    result
+}
+
+export! {
+    fn poll(list: *mut pollfd, count: nfds_t, limit: c_int) -> c_int {
+        real!(REAL = c"poll": fn(*mut pollfd, nfds_t, c_int) -> c_int);
+        // SAFETY: the caller's call, with a valid copy of its list.
+        unsafe {
+            let polled = copied::polled(list, count);
+            let result = REAL.get()(polled.at(list), count, limit);
+            told(list, count, polled.bring_back(result))
+        }
+    }
+}
+
+export! {
+    fn __poll_chk(list: *mut pollfd, count: nfds_t, limit: c_int, room: usize) -> c_int {
+        super::io::check((count as usize).saturating_mul(size_of::<pollfd>()), room);
+        // SAFETY: passes the caller's arguments on unchanged.
+        unsafe { poll(list, count, limit) }
+    }
+}
+
+aliases! {
+    fn __poll = poll(list: *mut pollfd, count: nfds_t, limit: c_int) -> c_int;
+}
+
 export! {
     fn ppoll(list: *mut pollfd, count: nfds_t, limit: *const timespec, set: *const sigset_t) -> c_int {
         real!(REAL = c"ppoll": fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int);
@@ -82,7 +125,7 @@ export! {
             let (time, copy) = (time(limit), ours::without_ours(set));
             let polled = copied::polled(list, count);
             let result = REAL.get()(polled.at(list), count, pointer(&time, limit), ours::pointer(&copy, set));
-            polled.bring_back(result)
+            told(list, count, polled.bring_back(result))
         }
     }
 }

@@ -10,9 +10,8 @@
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use libc::{
-    clockid_t, dev_t, epoll_event, gid_t, itimerspec, itimerval, mode_t, mq_attr, mqd_t, nfds_t, off_t, off64_t, pid_t,
-    pollfd, rusage, sched_param, siginfo_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, timex, uid_t,
-    utimbuf, utsname,
+    clockid_t, dev_t, epoll_event, gid_t, itimerspec, itimerval, mode_t, mq_attr, mqd_t, off_t, off64_t, pid_t, rusage,
+    sched_param, siginfo_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, timex, uid_t, utimbuf, utsname,
 };
 
 use crate::calls::copied::{Argument, calls};
@@ -235,7 +234,6 @@ calls! {
     fn ustat = SYS_ustat(device: dev_t, about: *mut [u64; 4] = value) -> c_int;
 
     // Calls that sleep.
-    fn poll, __poll = SYS_poll(list: *mut pollfd = polled(count), count: nfds_t, limit: c_int) -> c_int;
     fn epoll_wait = SYS_epoll_wait(
         fd: c_int, list: *mut epoll_event = values(count), count: c_int, limit: c_int
     ) -> c_int;
