@@ -299,9 +299,9 @@ unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> 
                     kernel!(number, fd, at, part, io::sending_flags(done, part, len, flags), to.addr(), f) as isize
                 })
             }
-            libc::SYS_sendmsg => {
-                messages::send(fd, b as *const msghdr, &|header| kernel!(number, fd, header, c) as isize)
-            }
+            libc::SYS_sendmsg => messages::send(fd, b as *const msghdr, c as c_int, &|header, flags| {
+                kernel!(number, fd, header, flags) as isize
+            }),
             libc::SYS_recvmsg => {
                 messages::receive(fd, b as *mut msghdr, c as c_int, |header| kernel!(number, fd, header, c) as isize)
             }

@@ -177,11 +177,16 @@ pub fn discards(fd: c_int, flags: c_int) -> bool {
     flags & libc::MSG_TRUNC != 0 && protocol().is_some_and(|of| [libc::IPPROTO_TCP, IPPROTO_MPTCP].contains(&of))
 }
 
-/// The flags for sending one of the pieces of `all` bytes. A later piece raises no SIGPIPE, as the call has a result,
-/// and connects no more. Only the last has the byte that is urgent.
+/// The flags for sending one of the pieces of `all` bytes.
 pub fn sending_flags(done: usize, len: usize, all: usize, flags: c_int) -> c_int {
-    let flags = if done > 0 { (flags | libc::MSG_NOSIGNAL) & !libc::MSG_FASTOPEN } else { flags };
-    if done + len < all { flags & !libc::MSG_OOB } else { flags }
+    flags_of_part(flags, done == 0, done + len >= all)
+}
+
+/// The flags for sending the first part, the last one, or another. A later one raises no SIGPIPE, as the call has a
+/// result, and connects no more. Only the last has the byte that is urgent.
+pub fn flags_of_part(flags: c_int, is_first: bool, is_last: bool) -> c_int {
+    let flags = if is_first { flags } else { (flags | libc::MSG_NOSIGNAL) & !libc::MSG_FASTOPEN };
+    if is_last { flags } else { flags & !libc::MSG_OOB }
 }
 
 export! {

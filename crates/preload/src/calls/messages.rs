@@ -6,8 +6,8 @@ use std::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, timespec};
 
 use crate::calls::copied::{self, Copied};
-use crate::calls::references;
 use crate::calls::vectors::{StandIn, buffers, names_managed, part};
+use crate::calls::{io, references};
 use crate::ground::export::{export, real};
 use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
@@ -33,14 +33,20 @@ struct Message {
 }
 
 impl Message {
+    /// A message that is to be sent, or received with these flags.
+    ///
     /// # Safety
     /// The header and everything that it names are the program's.
-    unsafe fn new(fd: c_int, header: &msghdr, received: bool) -> Message {
+    unsafe fn new(fd: c_int, header: &msghdr, receives: Option<c_int>) -> Message {
+        let received = receives.is_some();
         // SAFETY: the caller upholds this function's own contract.
         unsafe {
             let name = Copied::new(header.msg_name as usize, header.msg_namelen as usize, received);
             let control = Copied::new(header.msg_control as usize, header.msg_controllen, received);
-            let list = StandIn::of_message(fd, header.msg_iov, header.msg_iovlen, received);
+            let list = match receives {
+                Some(flags) if io::discards(fd, flags) => StandIn::of_discarded(header.msg_iov, header.msg_iovlen),
+                _ => StandIn::of_message(fd, header.msg_iov, header.msg_iovlen, received),
+            };
             let mut own = *header;
             own.msg_name = name.addr() as *mut _;
             own.msg_control = control.addr() as *mut _;
@@ -57,13 +63,6 @@ impl Message {
     /// Whether the message is to be sent, and is longer than one piece can be.
     fn is_too_long(&self) -> bool {
         self.list.as_ref().is_some_and(|list| list.is_too_long)
-    }
-
-    /// Before it is received: what a stream discards (MSG_TRUNC) leaves the buffers as they are.
-    fn keep_discarded(&self, flags: c_int) {
-        if let Some(list) = self.list.as_ref().filter(|_| flags & libc::MSG_TRUNC != 0) {
-            list.copy_out();
-        }
     }
 
     /// Copies back what was received: `bytes` of data, and the kernel's results in the header. Returns what the
@@ -102,24 +101,30 @@ unsafe fn put<T>(at: *mut T, value: T) -> bool {
     may
 }
 
-/// Sends a message, one that is longer than a copy can be in parts: `call` gets the header to use.
+/// Sends a message, one that is longer than a copy can be in parts: `call` gets the header and the flags to use.
 ///
 /// # Safety
 /// The header and everything that it names are the program's.
-pub unsafe fn send(fd: c_int, header: *const msghdr, call: &dyn Fn(*const msghdr) -> isize) -> isize {
+pub unsafe fn send(
+    fd: c_int,
+    header: *const msghdr,
+    flags: c_int,
+    call: &dyn Fn(*const msghdr, c_int) -> isize,
+) -> isize {
     if !state::direct() || guard::inside() || header.is_null() {
-        return call(header);
+        return call(header, flags);
     }
     // SAFETY: the caller upholds this function's own contract.
-    let Some(theirs) = (unsafe { access::read(header) }) else { return call(header) };
+    let Some(theirs) = (unsafe { access::read(header) }) else { return call(header, flags) };
     // SAFETY: as above.
-    let message = unsafe { Message::new(fd, &theirs, false) };
+    let message = unsafe { Message::new(fd, &theirs, None) };
     if message.is_too_long() {
         state::fail(libc::EMSGSIZE);
         return -1;
     }
-    let sent = call(&raw const message.own);
-    if !message.list.as_ref().is_some_and(|list| list.is_cut && sent == list.bytes() as isize) {
+    let cut = message.list.as_ref().filter(|list| list.is_cut).map(StandIn::bytes);
+    let sent = call(&raw const message.own, io::flags_of_part(flags, true, cut.is_none()));
+    if cut != usize::try_from(sent).ok() {
         return sent;
     }
     // SAFETY: the list was read above.
@@ -133,7 +138,7 @@ pub unsafe fn send(fd: c_int, header: *const msghdr, call: &dyn Fn(*const msghdr
         ..theirs
     };
     // SAFETY: the rest of the program's message.
-    sent + unsafe { send(fd, &raw const header, call) }.max(0)
+    sent + unsafe { send(fd, &raw const header, io::flags_of_part(flags, false, true), call) }.max(0)
 }
 
 /// Receives a message: `call` gets the header to use.
@@ -147,8 +152,7 @@ pub unsafe fn receive(fd: c_int, header: *mut msghdr, flags: c_int, call: impl F
     // SAFETY: the caller upholds this function's own contract.
     unsafe {
         let Some(theirs) = access::read(header.cast_const()) else { return call(header) };
-        let mut message = Message::new(fd, &theirs, true);
-        message.keep_discarded(flags);
+        let mut message = Message::new(fd, &theirs, Some(flags));
         let result = call(&raw mut message.own);
         if result >= 0 { message.bring_back(header, result) } else { result }
     }
@@ -188,10 +192,7 @@ pub unsafe fn several(
         let mut nr_bytes = 0;
         for index in 0..count {
             let theirs = list.add(index);
-            let message = Message::new(fd, &(*theirs).msg_hdr, received);
-            if let Some(flags) = receives {
-                message.keep_discarded(flags);
-            }
+            let message = Message::new(fd, &(*theirs).msg_hdr, receives);
             nr_bytes += message.list.as_ref().map_or(0, StandIn::nr_bytes);
             // A call may take fewer messages than it is given.
             if !received && message.is_too_long() || index > 0 && nr_bytes > MOST_BYTES {
@@ -233,7 +234,7 @@ export! {
             if references::refuses(fd, flags, || names_managed(message)) {
                 return -1;
             }
-            send(fd, message, &|message| real(fd, message, flags))
+            send(fd, message, flags, &|message, flags| real(fd, message, flags))
         }
     }
 }

@@ -93,6 +93,17 @@ impl StandIn {
         Some(stand_in)
     }
 
+    /// The same of a message that is received and discarded: the kernel gets the program's buffers, which it does not
+    /// touch.
+    ///
+    /// # Safety
+    /// The list has `count` buffers.
+    pub unsafe fn of_discarded(list: *const iovec, count: usize) -> Option<StandIn> {
+        // SAFETY: the caller upholds this function's own contract.
+        let list = part(unsafe { possible(list, count) }?, 0, usize::MAX);
+        Some(StandIn { list, bounces: Vec::new(), is_cut: false, is_too_long: false })
+    }
+
     fn list(&self) -> &[iovec] {
         &self.list
     }
@@ -213,6 +224,9 @@ fn plan(fd: c_int, total: usize, is_received: bool) -> Plan {
         Kind::Storage => plan(MOST_FILE_BYTES, true, true, false),
         Kind::Characters => plan(MOST_FILE_BYTES, false, true, false),
         Kind::Datagrams => plan(transfer::MOST_MESSAGE_BYTES, false, false, true),
+        Kind::Stream if is_received && transfer::awaits_much(fd) => {
+            plan(transfer::MOST_MESSAGE_BYTES, false, false, false)
+        }
         Kind::Stream => Plan { is_stream: is_received, ..plan(MOST_STREAM_BYTES, false, true, false) },
     }
 }

@@ -23,6 +23,9 @@ pub struct Bounce {
     mapped: usize,
 }
 
+/// Longer ones are mappings of their own: the private heap gives nothing back.
+const MOST_HEAP_BYTES: usize = 1 << 20;
+
 impl Bounce {
     /// For a buffer of which all bytes may be accessed.
     pub fn new(stands_for: usize, len: usize) -> Option<Bounce> {
@@ -31,14 +34,17 @@ impl Bounce {
         {
             return Some(Bounce { block, offset, room: len, mapped: 0 });
         }
+        if len > MOST_HEAP_BYTES {
+            return Bounce::fenced(stands_for, len);
+        }
         let _guard = guard::enter();
         let offset = stands_for % PAGE_SIZE;
         let block = state::keeping_errno(|| PRIVATE.allocate(offset + len, PAGE_SIZE));
         (!block.is_null()).then_some(Bounce { block, offset, room: len, mapped: 0 })
     }
 
-    /// For a buffer of which only `room` bytes may be accessed. The kernel finds an inaccessible page after them, as it
-    /// would in the buffer itself. `room` ends a page.
+    /// In a mapping of its own. For a buffer of which only `room` bytes may be accessed, up to the end of a page: the
+    /// kernel finds an inaccessible page after them, as it would in the buffer itself.
     fn fenced(stands_for: usize, room: usize) -> Option<Bounce> {
         let offset = stands_for % PAGE_SIZE;
         let (len, flags) = (offset + room + PAGE_SIZE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -171,5 +177,23 @@ impl Drop for Bounce {
                 }
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ground::heap;
+
+    #[test]
+    fn a_large_buffer_leaves_nothing_in_the_heap() {
+        let before = heap::opened_bytes();
+        for offset in [0, 1, PAGE_SIZE - 1] {
+            let bounce = Bounce::new(offset, 16 << 20).unwrap();
+            assert_eq!(bounce.as_ptr() as usize % PAGE_SIZE, offset);
+            // SAFETY: the bounce's own bytes.
+            unsafe { bounce.as_ptr().write_bytes(1, bounce.room()) };
+        }
+        assert!(heap::opened_bytes() - before < 4 << 20);
     }
 }
