@@ -59,6 +59,8 @@ struct Machine {
     nr_moved: usize,
     /// Touches that had to wait for a device.
     nr_waits: usize,
+    /// Pages that came back soon after they had left by themselves.
+    nr_soon: usize,
 }
 
 impl Machine {
@@ -80,6 +82,7 @@ impl Machine {
             nr_left: RAM * PAGES,
             nr_moved: 0,
             nr_waits: 0,
+            nr_soon: 0,
         }
     }
 
@@ -157,9 +160,20 @@ impl Machine {
         (of.order, of.folios) = (order, parts);
     }
 
+    fn divide_oldest_whole(&mut self) {
+        let whole = |(id, of): (usize, &Block)| Some((of.folios[0].age.filter(|_| of.order == Order::HUGE)?, id));
+        let Some((_, block)) = self.blocks.iter().enumerate().filter_map(whole).min() else { return };
+        self.blocks[block].history.doubt();
+        self.split(block, Order::PAGE);
+    }
+
     /// Keeps to the RAM. What leaves is written: all is dirty.
     fn settle(&mut self) {
         while self.nr_resident > RAM * PAGES {
+            if self.nr_soon >= PAGES {
+                self.nr_soon = 0;
+                self.divide_oldest_whole();
+            }
             let Some((_, &(block, index))) = self.by_age.first_key_value() else { return };
             self.take_out(block, index);
             let nr_pages = self.blocks[block].order.nr_pages();
@@ -221,8 +235,9 @@ impl Machine {
             && let Some(left_at) = of.folios[index].left_at
         {
             neighbours.came_back(id, self.nr_left - left_at, RAM * PAGES);
+            self.nr_soon += usize::from(Pressure::is_soon(self.nr_left - left_at, RAM * PAGES));
         }
-        let pressure = Pressure { budget_blocks: RAM, nr_left_since: self.nr_left - of.left_at, used_of_folio };
+        let pressure = Pressure { budget_blocks: RAM, nr_left_since: Some(self.nr_left - of.left_at), used_of_folio };
         match choice.choose(id, &mut of.history, of.folios.len(), index, pressure) {
             Choice::Part(most) if most > Order::PAGE => Choice::Part(neighbours.part(id, of.order)),
             choice => choice,
@@ -372,6 +387,20 @@ fn a_scattered_working_set_that_fits() {
     let set: Vec<usize> = (0..RAM * PAGES * 8 / 10).map(|_| rng.usize(..RAM * 4 * PAGES)).collect();
     let steps: Vec<Step> = (0..200_000).map(|_| Step::Touch(set[rng.usize(..set.len())])).collect();
     check("a set that fits", RAM * 4, steps);
+}
+
+/// Blocks of which most pages are in use, and fit RAM, but not together with the others.
+#[test]
+fn a_dense_working_set_that_fits() {
+    for (blocks, hundredths) in
+        [(21, 90), (22, 80), (24, 80), (26, 70), (28, 65), (30, 60), (32, 55), (36, 50)].map(|(b, h)| (b * RAM / 20, h))
+    {
+        let mut rng = rng(blocks as u64);
+        let all = blocks * PAGES;
+        let set: Vec<usize> = (0..all).filter(|_| rng.usize(..100) < hundredths).collect();
+        let used = (0..300_000).map(|_| Step::Touch(set[rng.usize(..set.len())])).collect::<Vec<_>>();
+        check(&format!("{hundredths} % of {blocks} blocks"), blocks, touches(0..all).chain(used));
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use folioswap_core::{
     BlockId, Choice, DropBehind, FaultKind, Locked, Order, OrderChoice, PIECE, Pressure, Room, State, Stay,
-    StreamAdvice, Streams,
+    StreamAdvice, Streams, Wish,
 };
 
 use folioswap_core::policy::readahead::FIRST_WINDOW;
@@ -62,6 +62,11 @@ impl Policy {
     /// The policy for swap-in that is in force now.
     pub fn swap_in(&self) -> SwapIn {
         SwapIn::from_number(self.swap_in.load(Ordering::Relaxed))
+    }
+
+    /// Whether a whole block may be divided so that its pages leave RAM one by one.
+    pub fn may_divide(&self, locked: &Locked<'_>) -> bool {
+        !locked.pinned && self.order_of(locked).is_none() && locked.wish != Wish::Whole
     }
 
     /// Notes that a folio is swapped in, and judges whether it was right to drop it, if a stream did.
@@ -133,13 +138,16 @@ impl Policy {
                 let (id, nr_folios, index) = (locked.id(), locked.nr_folios(), locked.index_of(page));
                 let now = ram.nr_evictions();
                 let nr_left_since = match locked.state(index) {
-                    State::Swapped(_) => now.wrapping_sub(locked.left_at) as usize,
-                    _ => 0,
+                    State::Swapped(_) => Some(now.wrapping_sub(locked.left_at) as usize),
+                    _ => None,
                 };
                 if nr_folios > 1
                     && let Some(nr_left_since) = locked.folio(index).nr_evicted_since(now)
                 {
                     ram.neighbours().came_back(id, nr_left_since as usize, ram.budget_pages());
+                    if Pressure::is_soon(nr_left_since as usize, ram.budget_pages()) {
+                        ram.note_soon();
+                    }
                 }
                 let used_of_folio = self.used_of_folio(locked, ram);
                 let pressure = Pressure { budget_blocks: ram.budget_blocks(), nr_left_since, used_of_folio };

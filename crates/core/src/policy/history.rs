@@ -44,6 +44,11 @@ impl History {
         *self = History { since: now as u16, touches: 1, enough, run: 0, ..*self };
     }
 
+    /// Forgets that the block was dense.
+    pub fn doubt(&mut self) {
+        self.verdict = Verdict::None;
+    }
+
     /// Ends a lifetime in which the block proved to be dense. Its row goes on.
     pub(super) fn end_dense(&mut self, now: u32) {
         let History { last, run, step, .. } = *self;

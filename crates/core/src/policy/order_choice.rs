@@ -9,6 +9,10 @@
 //! *sparse*. Unknown blocks follow the *belief* of their 64 MiB neighbourhood, or else of the arena, on which samples
 //! and verdicts vote.
 //!
+//! **Pages that would fit.** Where little has left RAM since a block did, its touched pages would have stayed: it comes
+//! back by pages, unless it was dense lately. Whole blocks in RAM hide pages that are not used. So once as many pages
+//! have come back soon as a block has, the oldest whole block is divided where it is.
+//!
 //! **Streams** read whole blocks ahead. Some of these, the *probes*, come back page by page too. A stream that passes a
 //! probe without using it ends, and what probes showed tells how many there are, and how far streams may read.
 //! **Doubt is cheap, trust is not:** blocks by pages are all observed, whole ones are not. So every block
@@ -28,6 +32,10 @@ use std::ops::Range;
 /// Touches from which a block is dense, however many pages would have stayed in RAM. Of a walk in pieces not all are
 /// seen.
 const MOST_ENOUGH: u16 = 320;
+/// No block has so many pages: none is judged by them.
+const NEVER_ENOUGH: u16 = 2 * BLOCK_PAGES as u16;
+/// The share of RAM below which pressure is mild.
+const MILD_SHARE: usize = 4;
 /// Lifetimes for which a verdict on a block stands; then it follows the belief again.
 const AGE: u32 = 8;
 const LIFETIME_MAX: u32 = 256;
@@ -77,13 +85,25 @@ pub enum Choice {
 pub struct Pressure {
     /// Blocks that RAM holds.
     pub budget_blocks: usize,
-    /// Pages that have left RAM since the block left it.
-    pub nr_left_since: usize,
+    /// Pages that have left RAM since the block left it. `None`: it has not.
+    pub nr_left_since: Option<usize>,
     /// Pages that are used of each folio that is touched.
     pub used_of_folio: usize,
 }
 
 impl Pressure {
+    /// Whether so few have that RAM would have held the block's touched pages, and perhaps those of all blocks.
+    fn is_mild(self) -> bool {
+        self.nr_left_since.is_some_and(|nr_left| nr_left < self.budget_blocks * BLOCK_PAGES / MILD_SHARE)
+    }
+
+    /// Whether a page came back soon that had left a RAM of so many pages by itself: others in RAM are less used, those
+    /// of whole blocks perhaps.
+    #[must_use]
+    pub fn is_soon(nr_left_since: usize, nr_ram: usize) -> bool {
+        nr_left_since < nr_ram / 2
+    }
+
     fn lifetime(self) -> u32 {
         self.budget_blocks.clamp(16, LIFETIME_MAX as usize) as u32
     }
@@ -92,8 +112,11 @@ impl Pressure {
 /// Touches from which a block is dense, if they are [`DENSE`](super::history::DENSE) at least: more than the share at
 /// which the touched pages of all blocks would have stayed in RAM since this one left, with some room.
 fn enough(pressure: Pressure) -> u16 {
+    if pressure.is_mild() {
+        return NEVER_ENOUGH;
+    }
     let ram = pressure.budget_blocks.max(1) * Order::HUGE.nr_pages();
-    let fits = Order::HUGE.nr_pages() * ram / (ram + pressure.nr_left_since) * 13 / 10;
+    let fits = Order::HUGE.nr_pages() * ram / (ram + pressure.nr_left_since.unwrap_or(0)) * 13 / 10;
     (fits as u16).clamp(BLOCK_PAGES as u16 / MOST_STEP, MOST_ENOUGH)
 }
 
@@ -303,17 +326,20 @@ impl OrderChoice {
             if u32::from(age) <= lifetime {
                 return touched_part(&mut record, block, history, (nr_folios, index), pressure.used_of_folio);
             }
-            // Neighbours may have been touched since the last fault.
-            let is_dense = history.is_dense();
-            (history.verdict, history.judged_at) =
-                (if is_dense { Verdict::Dense } else { Verdict::Sparse }, record.now);
-            record.vote(block, is_dense);
+            if history.enough < NEVER_ENOUGH {
+                // Neighbours may have been touched since the last fault.
+                let is_dense = history.is_dense();
+                (history.verdict, history.judged_at) =
+                    (if is_dense { Verdict::Dense } else { Verdict::Sparse }, record.now);
+                record.vote(block, is_dense);
+            }
         }
         let fresh = record.now.wrapping_sub(history.judged_at) < AGE * lifetime;
         let is_probe = record.samples.iter().flatten().any(|sample| sample.block == block);
         let choice = match history.verdict {
             _ if is_probe => Choice::Part(record.streams.order_of_sample()),
             Verdict::Sparse if fresh => Choice::Part(PIECE),
+            verdict if pressure.is_mild() && !(verdict == Verdict::Dense && fresh) => Choice::Part(Order::PAGE),
             verdict => record.trusted(block, verdict == Verdict::Dense && fresh),
         };
         if choice != Choice::Whole {
@@ -371,7 +397,7 @@ mod tests {
     use super::*;
     use crate::policy::row::Row;
 
-    const PRESSURE: Pressure = Pressure { budget_blocks: 256, nr_left_since: 1 << 30, used_of_folio: 1 };
+    const PRESSURE: Pressure = Pressure { budget_blocks: 256, nr_left_since: Some(1 << 30), used_of_folio: 1 };
 
     /// Blocks that come back as chosen; the flag tells whether a block is whole.
     struct Machine {
@@ -478,7 +504,7 @@ mod tests {
     fn what_is_walked_through_in_pieces_comes_back_whole() {
         for piece in [8, 16, 64, 128] {
             let mut machine = Machine::new(400);
-            machine.pressure.nr_left_since = 1000; // nearly all touched pages would have stayed in RAM
+            machine.pressure.nr_left_since = Some(256 / 2 * 512); // two thirds of the touched pages would have stayed
             let mut by_pages = 0;
             for block in (0..400).rev() {
                 let mut read = Vec::new();

@@ -3,7 +3,7 @@
 //! [`super::take`] takes frames and gives them memory, [`super::zeroed`] keeps some of them zeroed, and
 //! [`super::mlock`] is for a locked budget.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use folioswap_core::{BLOCK_PAGES, FrameId, List, Neighbours, NodeId, Order, PAGE_SIZE, Zone, Zones};
@@ -31,6 +31,8 @@ pub(crate) struct Ram {
     demand: Demand,
     stock: ZeroedStock,
     nr_evictions: AtomicU32,
+    /// Pages that came back soon after they had left by themselves, since a block was divided for that.
+    nr_soon: AtomicUsize,
     /// What is read around touched pages; `leave` reports what was not used.
     neighbours: Neighbours,
     stats: Arc<StatsHome>,
@@ -61,6 +63,7 @@ impl Ram {
             backing,
             demand,
             nr_evictions: AtomicU32::new(0),
+            nr_soon: AtomicUsize::new(0),
             neighbours: Neighbours::new(),
             stats,
             budget_bytes: AtomicU64::new(budget_bytes),
@@ -181,6 +184,16 @@ impl Ram {
     /// Pages evicted so far; wraps.
     pub fn nr_evictions(&self) -> u32 {
         self.nr_evictions.load(Ordering::Relaxed)
+    }
+
+    /// Counts a page that came back soon after it had left by itself.
+    pub fn note_soon(&self) {
+        self.nr_soon.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether as many pages have come back soon as a block has. They are counted anew then.
+    pub fn take_soon(&self) -> bool {
+        self.nr_soon.load(Ordering::Relaxed) >= BLOCK_PAGES && self.nr_soon.swap(0, Ordering::Relaxed) >= BLOCK_PAGES
     }
 
     /// Updates the statistics after the number of frames with memory changed.

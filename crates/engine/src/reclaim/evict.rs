@@ -69,6 +69,9 @@ pub(crate) fn unmap_oldest(engine: &Engine, zone: &Zone, only: Option<Size>) -> 
     for size in [Size::Whole, Size::Small] {
         zone.balance(size);
     }
+    if only.is_none() && engine.ram().take_soon() {
+        divide_oldest_whole(engine, zone);
+    }
     let Some(size) = only.or_else(|| older_class(zone, List::Inactive)) else { return false };
     let most = if size == Size::Whole { 1 } else { UNMAP_BATCH };
     let mut oldest = OldestFolios::new(|id| engine.try_lock(id), zone, size, List::Inactive);
@@ -79,6 +82,19 @@ pub(crate) fn unmap_oldest(engine: &Engine, zone: &Zone, only: Option<Size>) -> 
         done += usize::from(unmap_victim(engine, block, index));
     }
     done > 0
+}
+
+/// Divides a zone's oldest whole block where it is. Its pages leave RAM one by one then: those that are not used first,
+/// in place of others that are.
+fn divide_oldest_whole(engine: &Engine, zone: &Zone) {
+    let mut oldest = OldestFolios::new(|id| engine.try_lock(id), zone, Size::Whole, List::Inactive);
+    if let Some((block, index, _)) = oldest.next()
+        && matches!(block.state(index), State::Resident(_))
+        && engine.policy().may_divide(block)
+    {
+        block.history.doubt();
+        block.split_to(Order::PAGE);
+    }
 }
 
 /// Moves a mapped folio, or one of the inactive list, to the laundry, unmapped. `false`: it has to stay.
