@@ -43,6 +43,12 @@ pub fn place_apart(len: usize) -> usize {
     PLACES.start + (first + taken) % PLACES.len()
 }
 
+/// Whether an address is one of these.
+#[must_use]
+pub fn is_apart(addr: usize) -> bool {
+    PLACES.contains(&addr)
+}
+
 static RESERVED_BYTES: AtomicUsize = AtomicUsize::new(0);
 static WRITABLE_BYTES: AtomicUsize = AtomicUsize::new(0);
 

@@ -135,7 +135,8 @@ unsafe fn copied(flags: usize, id_at: usize, call: impl FnOnce() -> isize) -> Op
             state::keeping_errno(signals::clear_handlers);
         }
         drop(guard);
-        if flags & libc::CLONE_CHILD_SETTID as usize != 0 && state::is_managed(id_at) {
+        let is_missing = || state::is_managed(id_at) && access::is_open(id_at, size_of::<c_int>(), Access::Write);
+        if flags & libc::CLONE_CHILD_SETTID as usize != 0 && is_missing() {
             // The kernel did not find the page.
             // SAFETY: the address that the program gave for this.
             unsafe { (id_at as *mut c_int).write_unaligned(kernel!(libc::SYS_gettid) as c_int) };

@@ -60,7 +60,8 @@ unsafe fn set_up(words: &Words) -> isize {
     // SAFETY: the caller's call, with a copy of the parameters.
     unsafe {
         let theirs = words[1] as *mut Params;
-        let Some(mut params) = access::read(theirs) else { return raw(libc::SYS_io_uring_setup, words) as isize };
+        let read = access::read(theirs).filter(|_| access::is_open(words[1], size_of::<Params>(), Access::Write));
+        let Some(mut params) = read else { return raw(libc::SYS_io_uring_setup, words) as isize };
         if state::direct()
             && let Some(error) = params.refusal()
         {

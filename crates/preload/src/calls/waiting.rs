@@ -1,6 +1,7 @@
 //! Functions that sleep on words of the program's, in direct mode. The C library touches a word just before the kernel
 //! looks at it, and ends the process if it is not in RAM then. So the folios of these words stay in RAM as long as the
-//! thread may sleep. Where that is possible, the call is first tried without sleeping.
+//! thread may sleep. Where that is possible, the call is first tried without sleeping. In monitor mode that holds for
+//! mutexes that hand a priority on: the kernel writes to their words, and waits for no page then.
 //!
 //! A jump out of a handler leaves a folio in RAM for good.
 
@@ -14,10 +15,35 @@ use crate::calls::copied::{self, Copied};
 use crate::ground::export::{aliases, export, real, real_of};
 use crate::ground::{guard, state};
 
-/// Whether the kernel may find a word missing.
-fn is_needed() -> bool {
-    state::direct() && !guard::inside()
+/// Whether the kernel may find a word missing. `inherits`: of a mutex that hands a priority on.
+fn is_needed(inherits: bool) -> bool {
+    (state::direct() || inherits && state::space().is_some()) && !guard::inside()
 }
+
+/// An argument of the program's.
+trait Given {
+    /// Whether it is a mutex that hands its holder a waiter's priority.
+    fn inherits(&self) -> bool {
+        false
+    }
+}
+
+impl Given for *mut pthread_mutex_t {
+    fn inherits(&self) -> bool {
+        /// Where the C library notes the kind of a mutex, and the bit for this one.
+        const KIND_AT: usize = 16;
+        const INHERITS: c_int = 0x20;
+        // SAFETY: the caller's mutex.
+        unsafe { self.byte_add(KIND_AT).cast::<c_int>().read() & INHERITS != 0 }
+    }
+}
+
+impl Given for *mut pthread_cond_t {}
+impl Given for *mut pthread_rwlock_t {}
+impl Given for *mut pthread_barrier_t {}
+impl Given for *mut sem_t {}
+impl Given for *const timespec {}
+impl Given for clockid_t {}
 
 /// An argument, as the C library's function takes it.
 trait Passed {
@@ -87,7 +113,7 @@ macro_rules! waits {
                 real_of!(REAL = $name: fn($($type),*) -> c_int);
                 // SAFETY: the caller's call, with a copy of its time.
                 unsafe {
-                    if !is_needed() {
+                    if !is_needed(false $(|| $arg.inherits())*) {
                         return REAL.get()($($arg),*);
                     }
                     $(let $arg = $what($arg);)*
@@ -141,7 +167,7 @@ macro_rules! locks {
                 real_of!(TRIES = $tries: fn($type) -> c_int);
                 // SAFETY: the caller's call.
                 unsafe {
-                    if !is_needed() {
+                    if !is_needed($lock.inherits()) {
                         return REAL.get()($lock);
                     }
                     match TRIES.get()($lock) {
@@ -166,8 +192,20 @@ locks! {
 
 aliases! {
     fn __pthread_mutex_lock = pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int;
+    fn __pthread_mutex_unlock = pthread_mutex_unlock(mutex: *mut pthread_mutex_t) -> c_int;
     fn __pthread_rwlock_rdlock = pthread_rwlock_rdlock(lock: *mut pthread_rwlock_t) -> c_int;
     fn __pthread_rwlock_wrlock = pthread_rwlock_wrlock(lock: *mut pthread_rwlock_t) -> c_int;
+}
+
+export! {
+    fn pthread_mutex_unlock(mutex: *mut pthread_mutex_t) -> c_int {
+        real!(REAL = c"pthread_mutex_unlock": fn(*mut pthread_mutex_t) -> c_int);
+        // SAFETY: the caller's call.
+        unsafe {
+            let _kept = (mutex.inherits() && is_needed(true)).then(|| words(mutex));
+            REAL.get()(mutex)
+        }
+    }
 }
 
 export! {
@@ -177,7 +215,7 @@ export! {
         real!(END_IF_CANCELLED = c"pthread_testcancel": fn() -> ());
         // SAFETY: the caller's call.
         unsafe {
-            if !is_needed() {
+            if !is_needed(false) {
                 return REAL.get()(semaphore);
             }
             END_IF_CANCELLED.get()();

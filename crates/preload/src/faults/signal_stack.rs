@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use folioswap::PAGE_SIZE;
-use folioswap_sys::memory::place_apart;
+use folioswap_sys::memory::{self, place_apart};
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{fs_base, own_calls, static_tls, vforked};
 
@@ -141,6 +141,15 @@ fn is_own(stack: &libc::stack_t, mapping: usize) -> bool {
 /// This thread's own alternate stack.
 pub fn own_signal_stack() -> Option<libc::stack_t> {
     Some(MAPPING.get()).filter(|&mapping| mapping != 0).map(of_mapping)
+}
+
+/// The stack for the kernel to set where a handler returns in whose context there is `noted`: this thread's own in
+/// place of another's, as the handler may have begun on another thread.
+pub fn of_this_thread(noted: libc::stack_t) -> libc::stack_t {
+    let is_anothers = |own: &libc::stack_t| {
+        noted.ss_size == own.ss_size && noted.ss_sp != own.ss_sp && memory::is_apart(noted.ss_sp as usize)
+    };
+    own_signal_stack().filter(is_anothers).unwrap_or(noted)
 }
 
 /// Whether a stack pointer is on a stack.

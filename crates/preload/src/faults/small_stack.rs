@@ -457,11 +457,8 @@ fn back() -> usize {
 
 /// Ends the frame of a handler that returns, with the thread's own FS base.
 extern "C" fn taken_off(frame: usize, was_moved: bool) -> Landing {
-    let stack = match was_moved {
-        // SAFETY: the context in the frame, in which the kernel has noted its own stack.
-        false => Some(unsafe { (*((frame + size_of::<usize>()) as *const ucontext_t)).uc_stack }),
-        true => fs_base::has_others().then(signal_stack::current_without_tls).flatten(),
-    };
+    // The stack in the frame may be another thread's: the handler has begun there.
+    let stack = fs_base::has_others().then(signal_stack::current_without_tls).flatten();
     // SAFETY: the calling thread's stack.
     let theirs = stack.and_then(|stack| unsafe { fs_base::return_to_own(&stack) });
     let landing = taken(frame, was_moved);
@@ -482,7 +479,10 @@ fn taken(frame: usize, was_moved: bool) -> Landing {
     let context = (frame + size_of::<usize>()) as *mut ucontext_t;
     if !was_moved {
         // SAFETY: the context in the frame.
-        unsafe { take_mask(context) };
+        unsafe {
+            take_mask(context);
+            (*context).uc_stack = signal_stack::of_this_thread((*context).uc_stack);
+        }
         return Landing { frame, handler: net::restorer() };
     }
     let all = !ours::ours_mask();

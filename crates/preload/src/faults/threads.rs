@@ -3,7 +3,8 @@
 //! The upper part of a stack that the program supplies is held in RAM from before the thread starts until it has
 //! certainly ended: the kernel writes to the C library's data there at any time, and the thread uses some of it before
 //! its faults can be handled. No code of this library runs last in a thread, so the kernel is asked which threads have
-//! ended when the next one is created or joined.
+//! ended when the next one is created or joined. The C library's description of a thread, at the top, stays until the
+//! thread is joined: other threads that end or fork write to it.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -13,7 +14,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use folioswap::{BLOCK_BYTES, PAGE_SIZE, RawSpace};
+use folioswap::{BLOCK_BYTES, PAGE_SIZE, RawSpace, Waited};
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{futex, held_signals, static_tls, tls_vector};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t, stack_t};
@@ -44,12 +45,41 @@ pub struct HeldStack {
     process: u32,
     /// Identifies the entry until the thread has started.
     number: u32,
-    is_signal_stack: bool,
+    kept: Kept,
+    /// The C library's description of a thread that is yet to be joined.
+    joinable: Option<pthread_t>,
+}
+
+/// How it is kept.
+enum Kept {
+    /// Each of its pages is.
+    Pages(Vec<Waited>),
+    /// Its blocks are held.
+    Held,
+    /// It is this library's.
+    SignalStack,
 }
 
 impl HeldStack {
     fn new(addr: usize, len: usize, number: u32) -> HeldStack {
-        HeldStack { addr, len, thread: 0, process: 0, number, is_signal_stack: false }
+        HeldStack { addr, len, thread: 0, process: 0, number, kept: Kept::Held, joinable: None }
+    }
+
+    /// Keeps its pages in RAM.
+    fn keep(&mut self, space: &RawSpace) {
+        let pages = (self.addr & !(PAGE_SIZE - 1)..self.addr + self.len).step_by(PAGE_SIZE);
+        self.kept = Kept::Pages(pages.map(|page| space.wait_on(page)).collect());
+    }
+
+    /// Whether its thread has ended. Of a thread that is yet to be joined, what describes it stays.
+    fn is_over(&mut self) -> bool {
+        let has_ended = self.has_ended();
+        let (Some(thread), Kept::Pages(pages)) = (self.joinable, &mut self.kept) else { return has_ended };
+        if has_ended {
+            let nr_left = (self.addr + self.len).div_ceil(PAGE_SIZE) - thread as usize / PAGE_SIZE;
+            pages.drain(..pages.len().saturating_sub(nr_left));
+        }
+        false
     }
 
     fn has_ended(&self) -> bool {
@@ -60,11 +90,12 @@ impl HeldStack {
     }
 
     fn release(self, space: &RawSpace) {
-        if self.is_signal_stack {
-            return signal_stack::give(self.addr);
+        match self.kept {
+            Kept::Pages(_) => {}
+            // SAFETY: held when its thread was created.
+            Kept::Held => unsafe { space.release_hold(self.addr, self.len) },
+            Kept::SignalStack => signal_stack::give(self.addr),
         }
-        // SAFETY: held when its thread was created.
-        unsafe { space.release_hold(self.addr, self.len) };
     }
 }
 
@@ -102,9 +133,10 @@ struct Beginning {
     argument: *mut c_void,
     /// The number of its held stack; 0 if it has none.
     number: u32,
+    is_joinable: bool,
     /// Set once its creator has held what it needs to handle faults.
     may_begin: AtomicU32,
-    /// What its creator has blocked in name.
+    /// What it is to block in name: as its creator, or as the attributes say.
     blocked: u64,
 }
 
@@ -130,6 +162,25 @@ unsafe fn supplied_stack(attributes: *const pthread_attr_t) -> Option<Range<usiz
         (addr.assume_init() as usize, len.assume_init())
     };
     Some(addr..addr.checked_add(len)?) // without a stack the address is the negative length
+}
+
+/// Whether a thread with these attributes is to be joined, and what it is to block in name.
+///
+/// # Safety
+/// As for [`supplied_stack`].
+unsafe fn of_attributes(attributes: *const pthread_attr_t) -> (bool, u64) {
+    real!(STATE = c"pthread_attr_getdetachstate": fn(*const pthread_attr_t, *mut c_int) -> c_int);
+    real!(MASK = c"pthread_attr_getsigmask_np": fn(*const pthread_attr_t, *mut u64) -> c_int);
+    let (mut is_detached, mut mask) = (libc::PTHREAD_CREATE_JOINABLE, [0u64; size_of::<libc::sigset_t>() / 8]);
+    if attributes.is_null() {
+        return (true, held_signals::blocked());
+    }
+    // SAFETY: the attributes are valid. The results are filled in.
+    let has_mask = unsafe {
+        STATE.get()(attributes, &raw mut is_detached);
+        MASK.find().is_some_and(|get| get(attributes, mask.as_mut_ptr()) == 0)
+    };
+    (is_detached == libc::PTHREAD_CREATE_JOINABLE, if has_mask { mask[0] } else { held_signals::blocked() })
 }
 
 /// The address and the length of what is to be held of a supplied stack, if any of that is managed.
@@ -164,8 +215,7 @@ fn release_ended() {
     if held.is_empty() {
         return;
     }
-    let (over, still): (Vec<_>, Vec<_>) = held.drain(..).partition(HeldStack::has_ended);
-    *held = still;
+    let over: Vec<_> = held.extract_if(.., HeldStack::is_over).collect();
     drop(held);
     over.into_iter().for_each(|stack| stack.release(space));
 }
@@ -175,6 +225,19 @@ fn note_started(number: u32, process: u32, thread: u32) {
     for stack in stacks().iter_mut().filter(|stack| stack.number == number) {
         (stack.process, stack.thread) = (process, thread);
     }
+}
+
+/// Notes that the calling thread runs on the stacks of this number, and is yet to be joined.
+fn note_handle(number: u32) {
+    // SAFETY: takes no pointers.
+    let thread = unsafe { libc::pthread_self() };
+    note_joined(thread); // one that had this place before
+    stacks().iter_mut().filter(|stack| stack.number == number).for_each(|stack| stack.joinable = Some(thread));
+}
+
+/// Notes that a thread is joined, or that another one has its place.
+fn note_joined(thread: pthread_t) {
+    stacks().iter_mut().filter(|stack| stack.joinable == Some(thread)).for_each(|stack| stack.joinable = None);
 }
 
 /// Releases the stacks of a thread that was not made.
@@ -211,7 +274,7 @@ pub fn with_signal_stack(top: usize, is_thread: bool, call: impl FnOnce(Option<s
         }
         if let Some(taken) = signal_stack {
             let stack = HeldStack::new(taken.ss_sp as usize, taken.ss_size, number);
-            held.push(HeldStack { is_signal_stack: true, ..stack });
+            held.push(HeldStack { kept: Kept::SignalStack, ..stack });
         }
         (number, signal_stack)
     };
@@ -242,8 +305,11 @@ pub fn begin_child(thread: u32) {
     stacks.retain(|stack| stack.thread == thread);
     for stack in stacks.iter_mut() {
         stack.thread = folioswap_sys::signals::thread_id();
-        stack.process = stack.thread;
-        resident::hold(stack.addr, stack.len);
+        (stack.process, stack.joinable) = (stack.thread, None);
+        match (&stack.kept, state::space()) {
+            (Kept::Pages(_), Some(space)) => stack.keep(space),
+            _ => resident::hold(stack.addr, stack.len),
+        }
     }
 }
 
@@ -276,6 +342,9 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
         // SAFETY: `pthread_create` below made this box for this thread alone.
         let beginning = *unsafe { Box::from_raw(beginning.cast::<Beginning>()) };
         if beginning.number != 0 {
+            if beginning.is_joinable {
+                note_handle(beginning.number);
+            }
             // SAFETY: takes no pointers.
             let process = unsafe { libc::getpid() as u32 };
             note_started(beginning.number, process, folioswap_sys::signals::thread_id());
@@ -474,11 +543,13 @@ export! {
                 see_end(); // the first thread's, too
                 let number = if holds_vector || stack.is_some() { next_number() } else { 0 };
                 if let Some((addr, len)) = stack {
-                    space.hold(addr, len);
-                    stacks().push(HeldStack::new(addr, len, number));
+                    let mut stack = HeldStack::new(addr, len, number);
+                    stack.keep(space);
+                    stacks().push(stack);
                 }
                 let may_begin = u32::from(!holds_vector).into();
-                let beginning = Beginning { body, argument, number, may_begin, blocked: held_signals::blocked() };
+                let (is_joinable, blocked) = of_attributes(attributes);
+                let beginning = Beginning { body, argument, number, is_joinable, may_begin, blocked };
                 (Box::into_raw(Box::new(beginning)), number)
             };
             ended_tls::free_left();
@@ -547,6 +618,9 @@ export! {
         if state::space().is_some() && !guard::inside() {
             {
                 let _guard = guard::enter();
+                if result == 0 {
+                    note_joined(thread);
+                }
                 release_ended();
             }
             ended_tls::free_left();
