@@ -21,6 +21,7 @@ mod tier;
 
 use clap::Subcommand;
 use folioswap_command::exit::Failure;
+use folioswap_command::later::Later;
 
 /// The benchmarks.
 #[derive(Subcommand, Debug)]
@@ -85,28 +86,28 @@ pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
 pub enum Step {
     /// Runs a program under kernel swap, in a memory cgroup.
     #[command(name = "__kernel", hide = true)]
-    Kernel(peer::kernel::KernelArgs),
+    Kernel(Later<peer::kernel::KernelArgs>),
     /// Sets up kernel swap for its parent and undoes it when the parent ends.
     #[command(name = "__guard", hide = true)]
-    Guard(peer::guard::GuardArgs),
+    Guard(Later<peer::guard::GuardArgs>),
     /// Times memory calls.
     #[command(name = "__calls", hide = true)]
-    Calls(calls::InnerArgs),
+    Calls(Later<calls::InnerArgs>),
     /// Sweeps the memory of an ordinary process.
     #[command(name = "__sweep", hide = true)]
-    Sweep(sweep::args::InnerSweepArgs),
+    Sweep(Later<sweep::args::InnerSweepArgs>),
     /// Accesses the memory of an ordinary process at random.
     #[command(name = "__random", hide = true)]
-    Random(random::command::InnerRandomArgs),
+    Random(Later<random::command::InnerRandomArgs>),
 }
 
 /// Runs a hidden subcommand. `find` finds the file of a program.
 pub fn step(step: &Step, find: peer::kernel::Find) -> Result<u8, Failure> {
     match step {
-        Step::Kernel(args) => peer::kernel::kernel(args, find),
-        Step::Guard(args) => peer::guard::guard(args),
-        Step::Calls(args) => calls::inner(args),
-        Step::Sweep(args) => sweep::command::inner(args),
-        Step::Random(args) => random::command::inner(args),
+        Step::Kernel(Later(args)) => peer::kernel::kernel(args, find),
+        Step::Guard(Later(args)) => peer::guard::guard(args),
+        Step::Calls(Later(args)) => calls::inner(args),
+        Step::Sweep(Later(args)) => sweep::command::inner(args),
+        Step::Random(Later(args)) => random::command::inner(args),
     }
 }

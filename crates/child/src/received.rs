@@ -73,11 +73,13 @@ impl Received {
         }
     }
 
-    /// Waits for a signal or a report. Returns whether the other end of the pipe `end` was closed.
-    pub fn wait(&self, end: BorrowedFd<'_>, reports: Option<BorrowedFd<'_>>, limit: Option<Duration>) -> bool {
+    /// Waits for a signal or a report. Returns whether the other end of the pipe `end` was closed, and whether there is
+    /// a report.
+    pub fn wait(&self, end: BorrowedFd<'_>, reports: Option<BorrowedFd<'_>>, limit: Option<Duration>) -> (bool, bool) {
         let reports = reports.map_or(-1, |reports| reports.as_raw_fd());
         let limit_ms = limit.map_or(-1, |limit| i32::try_from(limit.as_millis()).map_or(i32::MAX, |whole| whole + 1));
-        readable([end.as_raw_fd(), self.0.as_raw_fd(), reports], limit_ms)[0]
+        let [is_end, _, has_report] = readable([end.as_raw_fd(), self.0.as_raw_fd(), reports], limit_ms);
+        (is_end, has_report)
     }
 
     /// Drops the signals that were not taken, and gives the calling thread the mask that it was started with.

@@ -2,9 +2,10 @@
 
 use crate::run::RunArgs;
 use clap::error::ErrorKind;
-use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use folioswap_bench::{BenchCommand, Step};
 use folioswap_command::exit::{Failure, help_table};
+use folioswap_command::later::Later;
 
 /// Runs programs in less RAM than they need: swap in user space, in large folios.
 #[derive(Parser, Debug)]
@@ -29,35 +30,6 @@ pub enum Command {
     /// Steps of benchmarks.
     #[command(flatten)]
     Step(Step),
-}
-
-/// Subcommands whose options are set up only when one of them is asked for: those of `bench` would take longer than all
-/// that a `run` needs.
-#[derive(Debug)]
-pub struct Later<S>(pub S);
-
-impl<S: Subcommand> Subcommand for Later<S> {
-    fn augment_subcommands(command: clap::Command) -> clap::Command {
-        command.defer(S::augment_subcommands)
-    }
-
-    fn augment_subcommands_for_update(command: clap::Command) -> clap::Command {
-        S::augment_subcommands_for_update(command)
-    }
-
-    fn has_subcommand(name: &str) -> bool {
-        S::has_subcommand(name)
-    }
-}
-
-impl<S: FromArgMatches> FromArgMatches for Later<S> {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        S::from_arg_matches(matches).map(Later)
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        self.0.update_from_arg_matches(matches)
-    }
 }
 
 /// Parses the command line. Returns `None` if help or the version was asked for; it has been printed then.

@@ -5,6 +5,7 @@
 
 pub mod args;
 pub mod exit;
+pub mod later;
 pub mod supervise;
 
 use exit::Failure;

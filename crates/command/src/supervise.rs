@@ -127,12 +127,20 @@ impl Forwarder<'_> {
     fn forward(mut self, end: &PipeReader) {
         loop {
             let limit = self.waiting.front().map(|(_, taken)| UNTIL_ALL_HAVE_IT.saturating_sub(taken.elapsed()));
-            if self.received.wait(end.as_fd(), self.witness.as_ref().map(AsFd::as_fd), limit) {
+            let reports = self.witness.as_ref().map(AsFd::as_fd);
+            let (is_end, has_report) = self.received.wait(end.as_fd(), reports, limit);
+            if is_end {
                 return;
+            }
+            if self.is_reaper {
+                reap_others(self.child);
             }
             // Before the question: of a signal to the group, the witness has its own by then. After it, too: so has
             // this process, of what was reported.
             self.take();
+            if self.waiting.is_empty() && !has_report {
+                continue; // a child has ended: the program, mostly
+            }
             let reports = self.witness.as_ref().and_then(Witness::ask);
             self.take();
             if reports.is_none() && self.witness.is_some() {
@@ -142,9 +150,6 @@ impl Forwarder<'_> {
                 reports.iter().flatten().for_each(|report| self.forget(*report));
             }
             self.pass_on();
-            if self.is_reaper {
-                reap_others(self.child);
-            }
         }
     }
 

@@ -110,7 +110,7 @@ fn attributes(number: c_long) -> &'static [Argument] {
 /// All other calls.
 fn others(number: c_long) -> &'static [Argument] {
     match number {
-        SYS_poll => &[Argument::Polled(1)],
+        SYS_poll => &[Argument::Polled(1), Plain, Plain],
         SYS_setsockopt => &[Plain, Plain, Plain, UNKNOWN],
         SYS_waitid => &[Plain, Plain, Written(INFO), Plain, Written(size_of::<rusage>())],
         SYS_rt_sigpending => &[Written(SET)],

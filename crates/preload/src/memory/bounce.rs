@@ -183,17 +183,17 @@ impl Drop for Bounce {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ground::heap;
 
     #[test]
-    fn a_large_buffer_leaves_nothing_in_the_heap() {
-        let before = heap::opened_bytes();
-        for offset in [0, 1, PAGE_SIZE - 1] {
-            let bounce = Bounce::new(offset, 16 << 20).unwrap();
-            assert_eq!(bounce.as_ptr() as usize % PAGE_SIZE, offset);
-            // SAFETY: the bounce's own bytes.
-            unsafe { bounce.as_ptr().write_bytes(1, bounce.room()) };
+    fn a_large_buffer_is_not_in_the_heap() {
+        for (len, is_in_heap) in [(64 << 10, true), (MOST_HEAP_BYTES, true), (16 << 20, false)] {
+            for offset in [0, 1, PAGE_SIZE - 1] {
+                let bounce = Bounce::new(offset, len).unwrap();
+                assert_eq!(bounce.as_ptr() as usize % PAGE_SIZE, offset);
+                assert_eq!(PRIVATE.owns(bounce.as_ptr()), is_in_heap, "{len}");
+                // SAFETY: the bounce's own bytes.
+                unsafe { bounce.as_ptr().write_bytes(1, bounce.room()) };
+            }
         }
-        assert!(heap::opened_bytes() - before < 4 << 20);
     }
 }
