@@ -237,7 +237,9 @@ impl Machine {
             neighbours.came_back(id, self.nr_left - left_at, RAM * PAGES);
             self.nr_soon += usize::from(Pressure::is_soon(self.nr_left - left_at, RAM * PAGES));
         }
-        let pressure = Pressure { budget_blocks: RAM, nr_left_since: Some(self.nr_left - of.left_at), used_of_folio };
+        let folio_left_since = of.folios[index].left_at.map(|left_at| self.nr_left - left_at);
+        let nr_left_since = self.nr_left - of.left_at;
+        let pressure = Pressure { budget_blocks: RAM, nr_left_since, folio_left_since, used_of_folio };
         match choice.choose(id, &mut of.history, of.folios.len(), index, pressure) {
             Choice::Part(most) if most > Order::PAGE => Choice::Part(neighbours.part(id, of.order)),
             choice => choice,

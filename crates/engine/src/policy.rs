@@ -138,19 +138,19 @@ impl Policy {
                 let (id, nr_folios, index) = (locked.id(), locked.nr_folios(), locked.index_of(page));
                 let now = ram.nr_evictions();
                 let nr_left_since = match locked.state(index) {
-                    State::Swapped(_) => Some(now.wrapping_sub(locked.left_at) as usize),
-                    _ => None,
+                    State::Swapped(_) => now.wrapping_sub(locked.left_at) as usize,
+                    _ => 0,
                 };
-                if nr_folios > 1
-                    && let Some(nr_left_since) = locked.folio(index).nr_evicted_since(now)
-                {
-                    ram.neighbours().came_back(id, nr_left_since as usize, ram.budget_pages());
-                    if Pressure::is_soon(nr_left_since as usize, ram.budget_pages()) {
+                let folio_left_since = locked.folio(index).nr_evicted_since(now).map(|nr_left| nr_left as usize);
+                if let Some(nr_left_since) = folio_left_since.filter(|_| nr_folios > 1) {
+                    ram.neighbours().came_back(id, nr_left_since, ram.budget_pages());
+                    if Pressure::is_soon(nr_left_since, ram.budget_pages()) {
                         ram.note_soon();
                     }
                 }
                 let used_of_folio = self.used_of_folio(locked, ram);
-                let pressure = Pressure { budget_blocks: ram.budget_blocks(), nr_left_since, used_of_folio };
+                let budget_blocks = ram.budget_blocks();
+                let pressure = Pressure { budget_blocks, nr_left_since, folio_left_since, used_of_folio };
                 match self.order_choice.choose(id, &mut locked.history, nr_folios, index, pressure) {
                     Choice::Part(most) if most > Order::PAGE => Choice::Part(part(locked, index, ram, swap)),
                     choice => choice,

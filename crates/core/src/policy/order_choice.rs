@@ -9,9 +9,9 @@
 //! *sparse*. Unknown blocks follow the *belief* of their 64 MiB neighbourhood, or else of the arena, on which samples
 //! and verdicts vote.
 //!
-//! **Pages that would fit.** Where little has left RAM since a block did, its touched pages would have stayed: it comes
-//! back by pages, unless it was dense lately. Whole blocks in RAM hide pages that are not used. So once as many pages
-//! have come back soon as a block has, the oldest whole block is divided where it is.
+//! **Pages that would fit.** Where little has left RAM since a folio did, its touched pages would have stayed: its
+//! block comes back in parts, unless it was dense lately. Whole blocks in RAM hide pages that are not used. So once as
+//! many pages have come back soon as a block has, the oldest whole block is divided where it is.
 //!
 //! **Streams** read whole blocks ahead. Some of these, the *probes*, come back page by page too. A stream that passes a
 //! probe without using it ends, and what probes showed tells how many there are, and how far streams may read.
@@ -85,16 +85,19 @@ pub enum Choice {
 pub struct Pressure {
     /// Blocks that RAM holds.
     pub budget_blocks: usize,
-    /// Pages that have left RAM since the block left it. `None`: it has not.
-    pub nr_left_since: Option<usize>,
+    /// Pages that have left RAM since the block left it; 0: it has not.
+    pub nr_left_since: usize,
+    /// The same since the touched folio left it. `None`: it has not.
+    pub folio_left_since: Option<usize>,
     /// Pages that are used of each folio that is touched.
     pub used_of_folio: usize,
 }
 
 impl Pressure {
-    /// Whether so few have that RAM would have held the block's touched pages, and perhaps those of all blocks.
+    /// Whether so few have left since the folio that RAM would have held the block's touched pages, and perhaps those
+    /// of all blocks.
     fn is_mild(self) -> bool {
-        self.nr_left_since.is_some_and(|nr_left| nr_left < self.budget_blocks * BLOCK_PAGES / MILD_SHARE)
+        self.folio_left_since.is_some_and(|nr_left| nr_left < self.budget_blocks * BLOCK_PAGES / MILD_SHARE)
     }
 
     /// Whether a page came back soon that had left a RAM of so many pages by itself: others in RAM are less used, those
@@ -116,7 +119,7 @@ fn enough(pressure: Pressure) -> u16 {
         return NEVER_ENOUGH;
     }
     let ram = pressure.budget_blocks.max(1) * Order::HUGE.nr_pages();
-    let fits = Order::HUGE.nr_pages() * ram / (ram + pressure.nr_left_since.unwrap_or(0)) * 13 / 10;
+    let fits = Order::HUGE.nr_pages() * ram / (ram + pressure.nr_left_since) * 13 / 10;
     (fits as u16).clamp(BLOCK_PAGES as u16 / MOST_STEP, MOST_ENOUGH)
 }
 
@@ -339,7 +342,7 @@ impl OrderChoice {
         let choice = match history.verdict {
             _ if is_probe => Choice::Part(record.streams.order_of_sample()),
             Verdict::Sparse if fresh => Choice::Part(PIECE),
-            verdict if pressure.is_mild() && !(verdict == Verdict::Dense && fresh) => Choice::Part(Order::PAGE),
+            verdict if pressure.is_mild() && !(verdict == Verdict::Dense && fresh) => Choice::Part(PIECE),
             verdict => record.trusted(block, verdict == Verdict::Dense && fresh),
         };
         if choice != Choice::Whole {
@@ -397,7 +400,8 @@ mod tests {
     use super::*;
     use crate::policy::row::Row;
 
-    const PRESSURE: Pressure = Pressure { budget_blocks: 256, nr_left_since: Some(1 << 30), used_of_folio: 1 };
+    const PRESSURE: Pressure =
+        Pressure { budget_blocks: 256, nr_left_since: 1 << 30, folio_left_since: Some(1 << 30), used_of_folio: 1 };
 
     /// Blocks that come back as chosen; the flag tells whether a block is whole.
     struct Machine {
@@ -504,7 +508,7 @@ mod tests {
     fn what_is_walked_through_in_pieces_comes_back_whole() {
         for piece in [8, 16, 64, 128] {
             let mut machine = Machine::new(400);
-            machine.pressure.nr_left_since = Some(256 / 2 * 512); // two thirds of the touched pages would have stayed
+            machine.pressure.nr_left_since = 1000; // nearly all touched pages would have stayed in RAM
             let mut by_pages = 0;
             for block in (0..400).rev() {
                 let mut read = Vec::new();

@@ -428,11 +428,6 @@ impl RawSpace {
         waited
     }
 
-    /// Ends what [`RawSpace::wait_on`] began, whose result was forgotten.
-    pub fn end_wait(&self, addr: usize) {
-        drop(Waited::again(addr));
-    }
-
     /// Brings a range in and keeps it in RAM until [`RawSpace::release_hold`]: for thread stacks, and for memory that
     /// the kernel uses. A hold keeps all resident folios of its blocks, and holds of one block are counted. `false`:
     /// some content could not be read; the holds stand nevertheless.

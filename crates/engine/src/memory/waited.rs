@@ -34,13 +34,6 @@ impl Waited {
     }
 }
 
-impl Waited {
-    /// One that was made and forgotten.
-    pub(crate) fn again(addr: usize) -> Waited {
-        Waited(addr)
-    }
-}
-
 impl Drop for Waited {
     fn drop(&mut self) {
         // Not below zero: a forked child has forgotten the thread that sleeps while its handler forks.

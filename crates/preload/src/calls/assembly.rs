@@ -1,22 +1,16 @@
 //! Functions that Rust cannot define: `execl` and its kin, which are variadic; those that save and restore registers,
 //! which must be entered from the caller's own frame; `makecontext`, which is variadic, too; and `dlopen`, which knows
-//! its caller by the return address. The memory of the first two is faulted in first. The kernel reads and writes the
-//! masks of contexts, and a function that misses one could not be called again: they stay in RAM until the thread's
-//! next such call.
+//! its caller by the return address. The memory of the first two is faulted in first.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::mem::offset_of;
-use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use folioswap_sys::static_tls;
-use folioswap_sys::static_tls::StaticTls;
 use libc::{Lmid_t, ucontext_t};
 
 use crate::calls::process;
 use crate::faults::ours;
 use crate::ground::export::real;
-use crate::ground::{guard, state};
+use crate::ground::guard;
 use crate::memory::cover;
 
 type Text = *const c_char;
@@ -28,32 +22,9 @@ real!(MAKE = c"makecontext": fn(*mut ucontext_t, extern "C" fn(), c_int) -> ());
 real!(OPEN = c"dlopen": fn(Text, c_int) -> *mut c_void);
 real!(OPEN_IN = c"dlmopen": fn(Lmid_t, Text, c_int) -> *mut c_void);
 
-static_tls! {
-    /// Addresses of the masks that stay in RAM for the calling thread. Zero: none.
-    static KEPT: (usize, usize) = "folioswap_kept_masks";
-}
-
-/// Keeps the masks of these contexts in RAM, in place of earlier ones.
-fn keep(first: *mut ucontext_t, second: *mut ucontext_t) {
-    let Some(space) = state::space().filter(|_| state::direct() && !guard::inside()) else { return };
-    let _guard = guard::enter();
-    let mask = |context: *mut ucontext_t| match context.wrapping_byte_add(offset_of!(ucontext_t, uc_sigmask)) {
-        mask if !context.is_null() && state::is_managed(mask as usize) => mask as usize,
-        _ => 0,
-    };
-    let masks = (mask(first), mask(second));
-    let before = KEPT.replace(masks);
-    if masks != before {
-        let keep = |mask| state::keeping_errno(|| std::mem::forget(space.wait_on(mask)));
-        [masks.0, masks.1].into_iter().filter(|&mask| mask != 0).for_each(keep);
-        [before.0, before.1].into_iter().filter(|&mask| mask != 0).for_each(|mask| space.end_wait(mask));
-    }
-}
-
 /// Runs before `getcontext`, and returns the C library's function to jump to.
 extern "C" fn before_get(context: *mut ucontext_t) -> *const c_void {
     cover::value(context);
-    keep(context, null_mut());
     GET.get() as *const c_void
 }
 
@@ -65,14 +36,12 @@ extern "C" fn before_set(context: *mut ucontext_t) -> *const c_void {
         // SAFETY: as above. Only the kernel's part of the set is changed.
         unsafe { (*context).uc_sigmask = open };
     }
-    keep(context, null_mut());
     SET.get() as *const c_void
 }
 
 extern "C" fn before_swap(from: *mut ucontext_t, to: *mut ucontext_t) -> *const c_void {
     before_set(to);
     cover::value(from);
-    keep(from, to);
     SWAP.get() as *const c_void
 }
 

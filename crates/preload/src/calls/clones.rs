@@ -346,16 +346,20 @@ export! {
             && let Some(work) = work
         {
             let is_thread = flags & libc::CLONE_THREAD != 0;
-            return threads::with_signal_stack(stack as usize, is_thread, |signal_stack| {
+            let result = threads::with_signal_stack(stack as usize, is_thread, |signal_stack| {
                 let beginning = signal_stack.map(|stack| Beginning { work, argument, stack }.put());
                 let (work, argument) = beginning.map_or((work, argument), |at| (begin as Work, at.cast()));
                 // SAFETY: the program's call, but for what it begins with.
                 unsafe { REAL.get()(Some(work), stack, flags, argument, parent, tls, child) }
             });
+            cleared::end_call();
+            return result;
         }
         let Some(work) = work.filter(|_| is_copy(bits) && !stack.is_null()) else {
             // SAFETY: passes the caller's arguments on unchanged.
-            return unsafe { REAL.get()(work, stack, flags, argument, parent, tls, child) };
+            let result = unsafe { REAL.get()(work, stack, flags, argument, parent, tls, child) };
+            cleared::end_call();
+            return result;
         };
         // The child begins on a copy of this stack. It has that of the program once it has managed memory.
         let on_this_stack = [words[0] & !done_here(), 0, words[2], words[3], words[4], 0];

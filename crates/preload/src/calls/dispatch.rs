@@ -18,7 +18,7 @@ use folioswap_sys::sigbus::{self, Handled};
 use libc::{c_int, c_long};
 
 use crate::calls::{by_number, clones, mirrored, trampolines};
-use crate::faults::{caught, masks, net, ours, signal_stack, small_stack};
+use crate::faults::{caught, cleared, masks, net, ours, signal_stack, small_stack};
 use crate::ground::real::{Real, own};
 use crate::ground::{c_library, guard, selector, state};
 use crate::memory::key_rights;
@@ -99,6 +99,7 @@ fn on_caught(info: &libc::siginfo_t, context: &mut libc::ucontext_t) -> Handled 
 
 /// Makes a caught call. `None`: the program goes on elsewhere than behind it.
 fn made(number: c_long, words: &[usize; 6], context: &mut libc::ucontext_t) -> Option<isize> {
+    cleared::end_call();
     Some(match number {
         libc::SYS_rt_sigreturn => {
             // SAFETY: the stack pointer is where the kernel looks for the context.

@@ -3,9 +3,12 @@
 //! ended. As nobody is told of that, it is found out when the next one comes.
 //!
 //! In direct mode, what the call reads and writes that makes such a thread or child is held, too: it cannot be repeated
-//! where one is lost. That ends with the calling thread's next one.
+//! where one is lost. That ends with the call, or where that returns past this library, with the thread's next caught
+//! call.
 
 use folioswap_sys::clock::{Clock, Moment};
+use folioswap_sys::static_tls;
+use folioswap_sys::static_tls::StaticTls;
 
 use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::own;
@@ -38,6 +41,11 @@ pub struct Word {
     was_set: bool,
     since: Moment,
     is_held: bool,
+}
+
+static_tls! {
+    /// Whether the calling thread holds what a call of its reads and writes.
+    static HOLDS: bool = "folioswap_holds_for_clone";
 }
 
 static WORDS: Lock<Vec<Word>> = Lock::new(Vec::new());
@@ -91,6 +99,20 @@ fn value(addr: usize) -> Option<u32> {
     unsafe { access::read(addr as *const u32) }
 }
 
+/// Ends the holds for the calling thread's last call that made a thread or child.
+pub fn end_call() {
+    if !HOLDS.replace(false) || guard::inside() {
+        return;
+    }
+    let thread = guard::this_thread();
+    let _guard = guard::enter();
+    state::keeping_errno(|| {
+        let is_over = |word: &mut Word| word.role != Role::Cleared && word.thread == thread;
+        let over: Vec<Word> = words().extract_if(.., is_over).collect();
+        over.into_iter().for_each(Word::release);
+    });
+}
+
 /// Holds the word that the end of the calling thread clears.
 pub fn hold_own(addr: usize) {
     hold(addr, size_of::<u32>(), Role::Cleared, guard::this_thread());
@@ -101,6 +123,9 @@ pub fn hold_own(addr: usize) {
 pub fn hold(addr: usize, len: usize, role: Role, thread: u32) {
     if addr == 0 || guard::inside() {
         return;
+    }
+    if role != Role::Cleared {
+        HOLDS.set(true);
     }
     let _guard = guard::enter();
     state::keeping_errno(|| {
