@@ -78,7 +78,7 @@ pub use memory::waited::Waited;
 pub use process::fatal::end_on_panics;
 pub use process::shared_stats::{SharedCounters, SharedStats, StatsPlace, open_shared_stats};
 pub use process::stopwatch::Stopwatch;
-pub use process::threads::{internal_thread, is_internal};
+pub use process::threads::{internal_thread, is_internal, wait_for_starting};
 #[doc(hidden)]
 #[doc(hidden)]
 pub use swap::attached::Frees;

@@ -59,12 +59,17 @@ pub(crate) fn begin_child() {
 /// The longest wait for threads to begin.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Whether a thread of this process, by its id, is one of the engine's own. Waits for those that are being started.
-#[must_use]
-pub fn is_internal(thread: u32) -> bool {
+/// Waits until the threads that are being started are known.
+pub fn wait_for_starting() {
     let begun = Instant::now();
     while !have_begun() && begun.elapsed() < PATIENCE {
         futex::sleep(Duration::from_micros(50));
     }
+}
+
+/// Whether a thread of this process, by its id, is one of the engine's own. Waits for those that are being started.
+#[must_use]
+pub fn is_internal(thread: u32) -> bool {
+    wait_for_starting();
     seat::has(thread)
 }

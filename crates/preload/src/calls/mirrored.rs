@@ -55,6 +55,7 @@ pub fn mirror(number: c_long, words: &[usize; 6]) -> bool {
     } else {
         [0; 8]
     };
+    folioswap::wait_for_starting(); // they are asked, too
     let _one = one();
     let round = (ROUND.load(Ordering::SeqCst) >> 32) as u32;
     let begin = |round: u32| ROUND.store(u64::from(round) << 32, Ordering::SeqCst);
