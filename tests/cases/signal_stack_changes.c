@@ -31,7 +31,7 @@ int main(void) {
     sigaction(SIGUSR1, &action, 0);
     pthread_t thread, self = pthread_self();
     pthread_create(&thread, 0, send, &self);
-    for (int turn = 0; turn < 200000; turn++) CHECK(set_stack(&set[turn % 2]) == 0, "turn %d", turn);
+    for (int turn = 0; turn < 200000 || nr_handled <= 100; turn++) CHECK(set_stack(&set[turn % 2]) == 0, "turn %d", turn);
     ends = 1;
     pthread_join(thread, 0);
     CHECK(nr_handled > 100, "%d handled", nr_handled);
