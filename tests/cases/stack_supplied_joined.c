@@ -43,7 +43,13 @@ static void *forks(void *value) {
     pid_t child = fork();
     int nr_lost = 0, status = 0;
     for (int at = 0; at < 1024; at++) nr_lost += memory[MIB + STACK + at] != 'x';
-    if (child == 0) _exit(nr_lost != 0);
+    if (child == 0) {
+        // Its own description stays in RAM there, too.
+        unsigned char is_present = 0;
+        send_out(memory, 4 * MIB);
+        mincore((void *)((uintptr_t)pthread_self() & -PAGE), PAGE, &is_present);
+        _exit(nr_lost != 0 || !(is_present & 1));
+    }
     CHECK(waitpid(child, &status, 0) == child && status == 0 && nr_lost == 0, "status %x, %d lost", status, nr_lost);
     return value;
 }

@@ -34,7 +34,7 @@ use std::ops::Range;
 const MOST_ENOUGH: u16 = 320;
 /// No block has so many pages: none is judged by them.
 const NEVER_ENOUGH: u16 = 2 * BLOCK_PAGES as u16;
-/// The share of RAM below which pressure is mild.
+/// Pressure is mild while less than one part in so many of RAM has left.
 const MILD_SHARE: usize = 4;
 /// Lifetimes for which a verdict on a block stands; then it follows the belief again.
 const AGE: u32 = 8;

@@ -65,8 +65,9 @@ impl HeldStack {
         HeldStack { addr, len, thread: 0, process: 0, number, kept: Kept::Held, joinable: None }
     }
 
-    /// Keeps its pages in RAM.
+    /// Keeps its pages in RAM. What was kept in the parent of a forked child is let go first: both are counted.
     fn keep(&mut self, space: &RawSpace) {
+        self.kept = Kept::Pages(Vec::new());
         let pages = (self.addr & !(PAGE_SIZE - 1)..self.addr + self.len).step_by(PAGE_SIZE);
         self.kept = Kept::Pages(pages.map(|page| space.wait_on(page)).collect());
     }
