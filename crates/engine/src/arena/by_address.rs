@@ -421,10 +421,11 @@ impl RawSpace {
         self.with(move |engine| touch::touch(engine, addr..addr.saturating_add(len)));
     }
 
-    /// Keeps a folio in RAM on whose word this thread is about to sleep, until the result is dropped.
-    pub fn wait_on(&self, addr: usize) -> Waited {
-        let waited = Waited::new(addr);
-        self.touch(addr, size_of::<u32>()); // takes the block's lock: who looked before has gone on
+    /// Brings a range in that this thread needs during a call, and keeps it in RAM until the result is dropped. Cheap
+    /// for a few resident pages.
+    pub fn wait_on(&self, addr: usize, len: usize) -> Waited {
+        let waited = Waited::new(addr..addr + len);
+        self.touch(addr, len); // takes the locks of blocks: who looked before has gone on
         waited
     }
 

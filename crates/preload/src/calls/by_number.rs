@@ -360,6 +360,7 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
                 let wanted = if b == 0 { None } else { access::read(b as *const u64) };
                 let set = if a == libc::SIG_UNBLOCK as usize { wanted } else { ours::open_set(b).or(wanted) };
                 let mut known = 0u64;
+                let _stack = cover::stack();
                 let result = kernel!(number, a, copied::or_theirs(&set, b), &raw mut known, d);
                 if result < 0 {
                     return Some(result as isize);

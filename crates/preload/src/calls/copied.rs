@@ -426,15 +426,6 @@ pub unsafe fn choice<P: Pointer>(at: P, (level, name, len): (i32, i32, *const so
     unsafe { named_items(at, len, if is_filter { size_of::<libc::sock_filter>() } else { 1 }) }
 }
 
-/// Copies `len` bytes that a call writes if it succeeds.
-///
-/// # Safety
-/// `at` is null or the program's.
-pub unsafe fn whole<P: Pointer>(at: P, len: usize) -> Copied {
-    // SAFETY: the caller upholds this function's own contract. Null is not managed.
-    unsafe { Copied::new(at.addr(), len, true) }
-}
-
 /// Copies `len` bytes of which a call may write some whether it succeeds or not.
 ///
 /// # Safety

@@ -14,7 +14,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap::{Arena, ExitStatus, Forking, RangeSet, RawSpace};
+use folioswap::{Arena, ExitStatus, Forking, RangeSet, RawSpace, Waited};
 use folioswap_sys::{c_thread, fault_stack, signals};
 
 use crate::alloc::huge;
@@ -64,6 +64,8 @@ struct Fork {
     _waiting: waiting::Waiting,
     /// The C library's streams are locked, too.
     has_streams: bool,
+    /// The next part of the stack. In the child nothing is counted any more.
+    stack: Option<Waited>,
     _guard: guard::Guard,
 }
 
@@ -142,14 +144,12 @@ fn rest_before(has_streams: bool) {
         threads::wait_for_starting(); // the kernel may wait for one of them, which would wait for a lock
     }
     let waiting = waiting::waiting(); // no other thread starts the engine meanwhile
+    let stack = resident::keep_stack();
     let resting = state::arena().map(|arena| on_a_large_stack(|| rest(arena, has_streams)));
-    if resting.is_some() {
-        if has_streams {
-            streams::touch();
-        }
-        resident::touch_stack();
+    if resting.is_some() && has_streams {
+        streams::touch();
     }
-    let fork = Fork { resting, _waiting: waiting, has_streams, _guard: guard };
+    let fork = Fork { resting, _waiting: waiting, has_streams, stack, _guard: guard };
     FORK.set(Some(ManuallyDrop::new(fork)));
     // Last, because who has another of these locks may allocate.
     heap::acquire_for_fork();
@@ -158,7 +158,7 @@ fn rest_before(has_streams: bool) {
 extern "C" fn parent() {
     let Some(fork) = FORK.take() else { return };
     heap::release_after_fork();
-    let Fork { resting, _waiting: waiting, has_streams, _guard: guard } = ManuallyDrop::into_inner(fork);
+    let Fork { resting, _waiting: waiting, has_streams, stack: _stack, _guard: guard } = ManuallyDrop::into_inner(fork);
     if let Some(resting) = resting {
         resting.unlock().0.parent();
         if has_streams {
@@ -201,7 +201,8 @@ extern "C" fn child() {
     adopt::begin_child();
     ring_places::begin_child();
     waiting::note_process();
-    let Fork { resting, _waiting: waiting, has_streams, _guard: guard } = ManuallyDrop::into_inner(fork);
+    let Fork { resting, _waiting: waiting, has_streams, stack, _guard: guard } = ManuallyDrop::into_inner(fork);
+    std::mem::forget(stack);
     drop(waiting);
     if let Some(resting) = resting {
         on_a_large_stack(|| go_on(resting, has_streams));

@@ -11,7 +11,9 @@ use crate::calls::{io, references};
 use crate::ground::export::{export, real};
 use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
+use crate::memory::bounce::Bounce;
 use crate::memory::cover::Outcome;
+use crate::memory::transfer::no_memory;
 
 real!(SENDMSG = c"sendmsg": fn(c_int, *const msghdr, c_int) -> isize);
 real!(RECVMSG = c"recvmsg": fn(c_int, *mut msghdr, c_int) -> isize);
@@ -88,6 +90,20 @@ impl Message {
     }
 }
 
+/// Makes a call with a copy of a header: this stack may have left RAM when a message has come, and the kernel writes to
+/// the header.
+fn apart(header: &mut msghdr, call: impl Fn(*mut msghdr) -> isize) -> isize {
+    let Some(place) = Bounce::new(0, size_of::<msghdr>()) else { return no_memory() };
+    let copy = place.as_ptr().cast::<msghdr>();
+    // SAFETY: the bounce buffer is as long, and begins with a page.
+    unsafe {
+        copy.write(*header);
+        let result = call(copy);
+        *header = copy.read();
+        result
+    }
+}
+
 /// Writes a part of the program's header, of which others may be read only. `false`: it may not be written.
 ///
 /// # Safety
@@ -117,13 +133,14 @@ pub unsafe fn send(
     // SAFETY: the caller upholds this function's own contract.
     let Some(theirs) = (unsafe { access::read(header) }) else { return call(header, flags) };
     // SAFETY: as above.
-    let message = unsafe { Message::new(fd, &theirs, None) };
+    let mut message = unsafe { Message::new(fd, &theirs, None) };
     if message.is_too_long() {
         state::fail(libc::EMSGSIZE);
         return -1;
     }
     let cut = message.list.as_ref().filter(|list| list.is_cut).map(StandIn::bytes);
-    let sent = call(&raw const message.own, io::flags_of_part(flags, true, cut.is_none()));
+    let flags_of_first = io::flags_of_part(flags, true, cut.is_none());
+    let sent = apart(&mut message.own, |header| call(header, flags_of_first));
     if cut != usize::try_from(sent).ok() {
         return sent;
     }
@@ -153,7 +170,7 @@ pub unsafe fn receive(fd: c_int, header: *mut msghdr, flags: c_int, call: impl F
     unsafe {
         let Some(theirs) = access::read(header.cast_const()) else { return call(header) };
         let mut message = Message::new(fd, &theirs, Some(flags));
-        let result = call(&raw mut message.own);
+        let result = apart(&mut message.own, call);
         if result >= 0 { message.bring_back(header, result) } else { result }
     }
 }

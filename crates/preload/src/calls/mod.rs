@@ -10,6 +10,7 @@ mod bpf;
 pub mod by_name;
 pub mod by_number;
 pub mod clones;
+mod contexts;
 pub mod copied;
 mod descriptors;
 pub mod dispatch;

@@ -16,7 +16,6 @@ use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
 use crate::memory::cover::{self, Outcome};
 use crate::memory::held::Held;
-use crate::memory::resident;
 use folioswap::PAGE_SIZE;
 
 type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
@@ -252,7 +251,7 @@ unsafe fn spawn(
         let mut child = 0;
         let lists = [Copies::pointer(&copies.1, arguments), Copies::pointer(&copies.2, environment)];
         let call = || real(&raw mut child, path, actions, attributes, lists[0], lists[1]);
-        resident::touch_stack();
+        let _stack = cover::stack();
         let result = inherited(call);
         if result == 0 && !pid.is_null() {
             *pid = child;
@@ -291,7 +290,7 @@ export! {
         // SAFETY: passes the caller's arguments on unchanged. The commands in them get the environment.
         unsafe {
             let _held = held_texts(environment());
-            cover::stack();
+            let _stack = cover::stack();
             WORDEXP.get()(words, found, flags)
         }
     }
@@ -318,7 +317,7 @@ export! {
         unsafe {
             let _held = held_texts(environment());
             let copy = copy(command);
-            cover::stack();
+            let _stack = cover::stack();
             SYSTEM.get()(copy.as_ref().map_or(command, |copy| copy.as_ptr()))
         }
     }
@@ -331,7 +330,7 @@ export! {
             let _held = held_texts(environment());
             let copies = (copy(command), copy(mode));
             let command = copies.0.as_ref().map_or(command, |copy| copy.as_ptr());
-            cover::stack();
+            let _stack = cover::stack();
             POPEN.get()(command, copies.1.as_ref().map_or(mode, |copy| copy.as_ptr()))
         }
     }

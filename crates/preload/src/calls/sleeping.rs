@@ -2,7 +2,7 @@
 //! the timeout and lose what the first one took. Signal masks for the time of the call never block the signals that
 //! this library needs.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{clockid_t, epoll_event, fd_set, nfds_t, pollfd, pthread_t, siginfo_t, sigset_t, timespec, timeval};
 
@@ -10,8 +10,7 @@ use crate::calls::copied::{self, Copied, copied};
 use crate::calls::descriptors;
 use crate::faults::ours;
 use crate::ground::export::{aliases, export, real};
-use crate::memory::access;
-use crate::memory::cover::Outcome;
+use crate::memory::cover::{self, Outcome};
 
 /// Bytes of an `fd_set` for this many descriptors.
 fn set_bytes(count: c_int) -> usize {
@@ -23,16 +22,11 @@ fn events(count: c_int) -> usize {
 }
 
 copied! {
-    fn select, __select(
-        count: c_int, read: *mut fd_set = whole(set_bytes(count)), write: *mut fd_set = whole(set_bytes(count)),
-        other: *mut fd_set = whole(set_bytes(count)), limit: *mut timeval = value
-    ) -> c_int;
     fn thrd_sleep(time: *const timespec = value, left: *mut timespec = value) -> c_int;
     fn sigtimedwait(
         set: *const sigset_t = value, about: *mut siginfo_t = value, limit: *const timespec = value
     ) -> c_int;
     fn sigwaitinfo(set: *const sigset_t = value, about: *mut siginfo_t = value) -> c_int;
-    fn sigwait(set: *const sigset_t = value, signal: *mut c_int) -> c_int;
     fn sigpending(set: *mut sigset_t = value) -> c_int;
     fn signalfd(fd: c_int, set: *const sigset_t = value, flags: c_int) -> c_int;
 }
@@ -58,20 +52,6 @@ unsafe fn with_copies<const N: usize, R: Outcome>(
     let result = call(std::array::from_fn(|index| copies[index].addr()));
     // SAFETY: the caller upholds this function's own contract.
     unsafe { copied::bring_all_back(&copies, result) }
-}
-
-/// A copy of a time that is only read. `None` if it cannot be read: the kernel refuses the caller's own pointer.
-///
-/// # Safety
-/// If the memory can be read, it is a time.
-unsafe fn time(at: *const timespec) -> Option<timespec> {
-    // SAFETY: the caller upholds this function's own contract. Reading the time faults it in.
-    if at.is_null() { None } else { unsafe { access::read(at) } }
-}
-
-/// A pointer to the copy, or the caller's own.
-fn pointer(time: &Option<timespec>, at: *const timespec) -> *const timespec {
-    time.as_ref().map_or(at, |time| &raw const *time)
 }
 
 /// What a program is told that polls: the engine's descriptors are not open.
@@ -122,10 +102,10 @@ export! {
         real!(REAL = c"ppoll": fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int);
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
-            let (time, copy) = (time(limit), ours::without_ours(set));
+            let (time, copy) = (copied::value(limit), ours::present_without_ours(set));
             let polled = copied::polled(list, count);
-            let result = REAL.get()(polled.at(list), count, pointer(&time, limit), ours::pointer(&copy, set));
-            told(list, count, polled.bring_back(result))
+            let call = || REAL.get()(polled.at(list), count, time.at(limit), ours::pointer(&copy, set));
+            told(list, count, polled.bring_back(cover::with_variables(call)))
         }
     }
 }
@@ -141,6 +121,50 @@ export! {
 }
 
 export! {
+    fn select(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *mut timeval,
+    ) -> c_int {
+        real!(REAL = c"select": fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int);
+        // SAFETY: the caller's call, with valid copies in place of its pointers.
+        unsafe {
+            let time = copied::value(limit);
+            let sets = [read, write, other].map(|each| (each as usize, set_bytes(count)));
+            let result = with_copies(sets, |[read, write, other]| {
+                let sets = [read, write, other].map(|each| each as *mut fd_set);
+                cover::with_variables(|| REAL.get()(count, sets[0], sets[1], sets[2], time.at(limit)))
+            });
+            time.bring_back(result)
+        }
+    }
+}
+
+aliases! {
+    fn __select = select(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *mut timeval
+    ) -> c_int;
+}
+
+export! {
+    fn usleep(time: c_uint) -> c_int {
+        real!(REAL = c"usleep": fn(c_uint) -> c_int);
+        // SAFETY: passes the caller's argument on.
+        cover::with_variables(|| unsafe { REAL.get()(time) })
+    }
+}
+
+export! {
+    fn sigwait(set: *const sigset_t, signal: *mut c_int) -> c_int {
+        real!(REAL = c"sigwait": fn(*const sigset_t, *mut c_int) -> c_int);
+        let _stack = cover::stack(); // when the signal has come, the kernel writes to a variable of the C library's
+        // SAFETY: the caller's call, with a valid copy of its set.
+        unsafe {
+            let copy = copied::value(set);
+            REAL.get()(copy.at(set), signal)
+        }
+    }
+}
+
+export! {
     fn pselect(
         count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *const timespec,
         set: *const sigset_t,
@@ -148,11 +172,13 @@ export! {
         real!(REAL = c"pselect": fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int);
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
-            let (time, copy) = (time(limit), ours::without_ours(set));
+            let (time, copy) = (copied::value(limit), ours::present_without_ours(set));
             let sets = [read, write, other].map(|each| (each as usize, set_bytes(count)));
             with_copies(sets, |[read, write, other]| {
                 let sets = [read, write, other].map(|each| each as *mut fd_set);
-                REAL.get()(count, sets[0], sets[1], sets[2], pointer(&time, limit), ours::pointer(&copy, set))
+                cover::with_variables(|| {
+                    REAL.get()(count, sets[0], sets[1], sets[2], time.at(limit), ours::pointer(&copy, set))
+                })
             })
         }
     }
@@ -163,7 +189,7 @@ export! {
         real!(REAL = c"epoll_pwait": fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int);
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
-            let copy = ours::without_ours(set);
+            let copy = ours::present_without_ours(set);
             let told = copied::bytes(list, events(count) * size_of::<epoll_event>());
             let result = REAL.get()(fd, told.at(list), count, limit, ours::pointer(&copy, set));
             told.bring_back(result)
@@ -178,9 +204,9 @@ export! {
         real!(REAL = c"epoll_pwait2": fn(c_int, *mut epoll_event, c_int, *const timespec, *const sigset_t) -> c_int);
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
-            let (time, copy) = (time(limit), ours::without_ours(set));
+            let (time, copy) = (copied::value(limit), ours::present_without_ours(set));
             let told = copied::bytes(list, events(count) * size_of::<epoll_event>());
-            let result = REAL.get()(fd, told.at(list), count, pointer(&time, limit), ours::pointer(&copy, set));
+            let result = REAL.get()(fd, told.at(list), count, time.at(limit), ours::pointer(&copy, set));
             told.bring_back(result)
         }
     }

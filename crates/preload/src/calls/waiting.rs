@@ -102,7 +102,7 @@ unsafe fn time(at: *const timespec) -> Time {
 fn wait_on(addr: usize) -> Option<Waited> {
     let space = state::space()?;
     let _guard = guard::enter();
-    Some(state::keeping_errno(|| space.wait_on(addr)))
+    Some(state::keeping_errno(|| space.wait_on(addr, size_of::<u32>())))
 }
 
 /// Functions that may sleep, with what each argument is.

@@ -8,8 +8,9 @@ use std::ptr::null_mut;
 use folioswap_sys::held_signals;
 use libc::sigset_t;
 
-use crate::faults::ours::{bring, kernels, ours_mask, pointer, without_ours};
+use crate::faults::ours::{self, bring, ours_mask};
 use crate::ground::export::{export, real};
+use crate::ground::real::kernel;
 use crate::ground::state;
 use crate::memory::access;
 
@@ -23,22 +24,33 @@ pub fn change(how: c_int, set: Option<u64>, known: u64) -> u64 {
     known & !ours_mask() | held_signals::change(how, set, ours_mask())
 }
 
+/// The signals by which the C library cancels threads, and changes their users. It lets no program block them.
+const INTERNAL: u64 = 0b11 << 31;
+
 /// Sets and reads the mask. Returns 0 or an error number.
 ///
 /// # Safety
 /// As `sigprocmask`.
 unsafe fn set_mask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int {
-    // SAFETY: the pointers are null or valid, as the caller promises. A local receives the old mask, because the kernel
-    // may find the program's page missing.
+    // SAFETY: the pointers are null or valid, as the caller promises. The kernel gets locals, and finds those: a call
+    // that sets the mask does not read it.
     unsafe {
-        let words = if set.is_null() { None } else { access::read(set.cast::<u64>()) };
-        let copy = if how == libc::SIG_UNBLOCK { None } else { without_ours(set) };
-        let mut known = zeroed();
-        if SIGPROCMASK.get()(how, pointer(&copy, set), &raw mut known) != 0 {
-            return *libc::__errno_location();
+        if !ours::has_ours() {
+            return if SIGPROCMASK.get()(how, set, before) == 0 { 0 } else { state::errno() };
         }
-        let told = change(how, words, kernels(&known));
-        if bring(told, before.cast(), 0) < 0 { libc::EFAULT } else { 0 }
+        let words = if set.is_null() { None } else { access::read(set.cast::<u64>()) };
+        let mut known = 0u64;
+        if !before.is_null() {
+            kernel!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, 0usize, &raw mut known, 8);
+        }
+        if !set.is_null() {
+            let Some(words) = words else { return libc::EFAULT };
+            let kernels = words & !(ours_mask() | INTERNAL);
+            if kernel!(libc::SYS_rt_sigprocmask, how, &raw const kernels, 0usize, 8) < 0 {
+                return state::errno();
+            }
+        }
+        if bring(change(how, words, known), before.cast(), 0) < 0 { libc::EFAULT } else { 0 }
     }
 }
 

@@ -12,6 +12,7 @@ use crate::faults::net;
 use crate::ground::real::own;
 use crate::ground::state;
 use crate::memory::access::{self, Access};
+use crate::memory::bounce::Bounce;
 
 /// Whether SIGSYS is this library's, and SIGBUS.
 static CATCHES: AtomicBool = AtomicBool::new(false);
@@ -55,8 +56,11 @@ pub fn ours_mask() -> u64 {
 pub fn open_ours() {
     let set = ours_mask();
     let mut before = 0u64;
-    // SAFETY: the kernel reads a set of 8 bytes and writes another.
-    unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const set, &raw mut before, 8) };
+    // SAFETY: the kernel writes a set of 8 bytes, and reads another.
+    unsafe {
+        own!(libc::SYS_rt_sigprocmask, 0, 0usize, &raw mut before, 8);
+        own!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const set, 0usize, 8);
+    }
     held_signals::begin_thread(held_signals::blocked() | before & set);
     net::arm();
 }
@@ -81,18 +85,25 @@ pub unsafe fn without_ours(set: *const sigset_t) -> Option<sigset_t> {
     }
 }
 
+/// The same where the kernel finds it: a page of the stack may leave RAM before it has read the set.
+///
+/// # Safety
+/// As for [`without_ours`].
+pub unsafe fn present_without_ours(set: *const sigset_t) -> Option<Bounce> {
+    // SAFETY: the caller upholds this function's own contract.
+    let copy = unsafe { without_ours(set) }?;
+    let bounce = Bounce::new(0, size_of::<sigset_t>())?;
+    // SAFETY: the bounce buffer is as long, and begins with a page.
+    unsafe { bounce.as_ptr().cast::<sigset_t>().write(copy) };
+    Some(bounce)
+}
+
 /// A kernel signal set without the signals that are never blocked; `None` for null, and for one that cannot be read.
 pub unsafe fn open_set(set: usize) -> Option<u64> {
     let ours = ours_mask();
     // SAFETY: null or the caller's set.
     let known = if set == 0 { None } else { unsafe { access::read(set as *const u64) } };
     known.map(|known| known & !ours)
-}
-
-/// The part of a set that the kernel knows.
-pub fn kernels(set: &sigset_t) -> u64 {
-    // SAFETY: a set is longer than this, and any bits are a number.
-    unsafe { (&raw const *set).cast::<u64>().read() }
 }
 
 /// Writes what a call has found out to where the program wants it, if anywhere. Returns the result of the call: as from
@@ -114,8 +125,8 @@ pub unsafe fn bring<T>(value: T, to: *mut T, result: c_int) -> c_int {
 }
 
 /// A pointer to the changed copy, or the caller's own.
-pub fn pointer(copy: &Option<sigset_t>, set: *const sigset_t) -> *const sigset_t {
-    copy.as_ref().map_or(set, |copy| &raw const *copy)
+pub fn pointer(copy: &Option<Bounce>, set: *const sigset_t) -> *const sigset_t {
+    copy.as_ref().map_or(set, |copy| copy.as_ptr().cast_const().cast())
 }
 
 /// Whether faults may come as signals, on the signal stack.

@@ -354,8 +354,8 @@ fn none() -> libc::stack_t {
 /// Sets the alternate stack, or none for `None`. Returns the previous one.
 fn set_signal_stack(stack: Option<libc::stack_t>) -> Option<libc::stack_t> {
     let stack = stack.unwrap_or(none());
-    let mut before = none();
-    // SAFETY: the kernel reads one description and fills in the other. The stack's memory lives as long as it is set.
-    let result = unsafe { own!(libc::SYS_sigaltstack, &raw const stack, &raw mut before) };
+    let before = current();
+    // SAFETY: the kernel reads the description. The stack's memory lives as long as it is set.
+    let result = unsafe { own!(libc::SYS_sigaltstack, &raw const stack, std::ptr::null::<libc::stack_t>()) };
     (result == 0).then_some(before)
 }

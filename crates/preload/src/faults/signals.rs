@@ -94,7 +94,8 @@ pub fn inherited<R>(call: impl FnOnce() -> R) -> R {
     // SAFETY: the kernel reads and fills in locals. The handlers come back before anything can fault.
     unsafe {
         for (signal, before) in ignored().zip(&mut before) {
-            own!(libc::SYS_rt_sigaction, signal, &raw const ignore, &raw mut *before, 8);
+            own!(libc::SYS_rt_sigaction, signal, 0usize, &raw mut *before, 8);
+            own!(libc::SYS_rt_sigaction, signal, &raw const ignore, 0usize, 8);
         }
         own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const blocked, 0usize, 8);
     }
@@ -137,7 +138,7 @@ export! {
                 change(copy, |wanted| small_stack::instead_of(signal, wanted));
             }
             let mut known: Action = zeroed();
-            cover::stack();
+            let _stack = cover::stack();
             let result = real(signal, copy.as_ref().map_or(null(), |copy| &raw const *copy), &raw mut known);
             if result == 0 && !before.is_null() {
                 change(&mut known, |known| small_stack::told(known, was));
@@ -163,7 +164,7 @@ fn change(action: &mut Action, by: impl FnOnce(KernelAction) -> KernelAction) {
 /// Sets a handler by a call of the C library's, and has it begin here. Returns the previous handler.
 fn set_plain(signal: c_int, set: impl FnOnce() -> sighandler_t) -> sighandler_t {
     let was = small_stack::noted(signal);
-    cover::stack();
+    let _stack = cover::stack();
     let before = set();
     if before == libc::SIG_ERR {
         return before;
@@ -246,6 +247,7 @@ pub unsafe fn kernel_action(
             if let Some(wanted) = &mut wanted {
                 *wanted = small_stack::instead_of(signal, *wanted);
             }
+            let _stack = cover::stack();
             let new = wanted.as_ref().map_or(std::ptr::null(), |wanted| &raw const *wanted);
             if kernel!(libc::SYS_rt_sigaction, signal, new, &raw mut known, set_len) < 0 {
                 return -1;
@@ -298,7 +300,7 @@ export! {
             set_own_handler(number, libc::SIG_IGN, 0);
             return 0;
         }
-        cover::stack();
+        let _stack = cover::stack();
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { SIGIGNORE.get()(number) }
     }
@@ -306,7 +308,7 @@ export! {
 
 export! {
     fn siginterrupt(number: c_int, on: c_int) -> c_int {
-        cover::stack();
+        let _stack = cover::stack();
         // SAFETY: passes the caller's arguments on, unless they would change the action of a signal in [`ours`].
         if ours::is_ours(number) { 0 } else { unsafe { SIGINTERRUPT.get()(number, on) } }
     }
@@ -316,7 +318,7 @@ export! {
     fn sigsuspend(set: *const sigset_t) -> c_int {
         // SAFETY: `set` is valid, as `sigsuspend` requires.
         unsafe {
-            let copy = ours::without_ours(set);
+            let copy = ours::present_without_ours(set);
             SIGSUSPEND.get()(ours::pointer(&copy, set))
         }
     }

@@ -69,7 +69,7 @@ impl HeldStack {
     fn keep(&mut self, space: &RawSpace) {
         self.kept = Kept::Pages(Vec::new());
         let pages = (self.addr & !(PAGE_SIZE - 1)..self.addr + self.len).step_by(PAGE_SIZE);
-        self.kept = Kept::Pages(pages.map(|page| space.wait_on(page)).collect());
+        self.kept = Kept::Pages(pages.map(|page| space.wait_on(page, PAGE_SIZE)).collect());
     }
 
     /// Whether its thread has ended. Of a thread that is yet to be joined, what describes it stays.
@@ -516,7 +516,7 @@ fn prepare_cancel() {
 export! {
     fn pthread_cancel(thread: pthread_t) -> c_int {
         prepare_cancel();
-        cover::stack();
+        let _stack = cover::stack();
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { CANCEL.get()(thread) }
     }
@@ -554,9 +554,7 @@ export! {
                 (Box::into_raw(Box::new(beginning)), number)
             };
             ended_tls::free_left();
-            if state::direct() {
-                resident::touch_stack();
-            }
+            let _stack = cover::stack();
             let mut made: pthread_t = 0;
             NR_STARTING.fetch_add(1, Ordering::Relaxed);
             let result = real(if holds_vector { &raw mut made } else { thread }, attributes, begin, beginning.cast());

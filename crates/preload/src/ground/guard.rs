@@ -5,7 +5,6 @@
 //! with signals blocked. Signals that an instruction raises stay open: in direct mode faults arrive as SIGBUS, and
 //! system calls from outside the C library as SIGSYS.
 
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use folioswap_sys::static_tls::StaticTls;
@@ -18,6 +17,12 @@ use crate::ground::real::own;
 static_tls! {
     /// The thread's id; 0: unknown.
     static THREAD: u32 = "folioswap_thread";
+}
+
+static_tls! {
+    /// Where the kernel finds and leaves a mask: of the stack, a page may have left RAM. What it has left here is read
+    /// before another call.
+    static MASK: u64 = "folioswap_mask";
 }
 
 const fn bit(signal: i32) -> u64 {
@@ -39,7 +44,7 @@ pub struct Guard {
 
 /// Enters. Nested entries are cheap: only the outermost makes a system call.
 pub fn enter() -> Guard {
-    let before = if inside() { None } else { Some(block()) };
+    let before = if inside() { None } else { Some(block(&raw const BLOCKED_SET)) };
     depth::enter();
     Guard { before }
 }
@@ -73,24 +78,29 @@ pub fn begin_child() {
     vforked::note_owner(own_process);
 }
 
-fn block() -> u64 {
-    let mut before = MaybeUninit::<u64>::uninit();
+/// Blocks the signals of a set that does not move. Returns the mask before.
+fn block(set: *const u64) -> u64 {
     // SAFETY: the kernel reads one set of 8 bytes and fills in the other.
-    unsafe {
-        own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const BLOCKED_SET, before.as_mut_ptr(), 8);
-        before.assume_init()
-    }
+    unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, set, MASK.at(), 8) };
+    MASK.get()
+}
+
+/// Sets the mask, while no handler of the program's can run.
+fn set(mask: u64) {
+    MASK.set(mask);
+    // SAFETY: the kernel reads a set of 8 bytes.
+    unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, MASK.at(), 0usize, 8) };
 }
 
 static BLOCKED_SET: u64 = BLOCKED;
 
-/// The signals for which the program has set handlers.
+/// Those of [`BLOCKED`] for which the program has set handlers.
 static HANDLED: AtomicU64 = AtomicU64::new(0);
 
 /// Notes whether the program has set a handler for a signal.
 pub fn note_handler(signal: i32, is_handled: bool) {
     if is_handled {
-        HANDLED.fetch_or(bit(signal), Ordering::Relaxed);
+        HANDLED.fetch_or(bit(signal) & BLOCKED, Ordering::Relaxed);
     } else {
         HANDLED.fetch_and(!bit(signal), Ordering::Relaxed);
     }
@@ -103,24 +113,15 @@ pub struct KeptOut {
 
 /// Keeps handlers out, if the program has any, where a jump out of one would leave something behind.
 pub fn keep_handlers_out() -> Option<KeptOut> {
-    let kept_out = HANDLED.load(Ordering::Relaxed) & BLOCKED;
-    if kept_out == 0 || inside() {
+    if HANDLED.load(Ordering::Relaxed) == 0 || inside() {
         return None;
     }
-    let mut before = MaybeUninit::<u64>::uninit();
-    // SAFETY: the kernel reads one set of 8 bytes and fills in the other.
-    unsafe {
-        own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const kept_out, before.as_mut_ptr(), 8);
-        Some(KeptOut { before: before.assume_init() })
-    }
+    Some(KeptOut { before: block(HANDLED.as_ptr()) })
 }
 
 impl Drop for KeptOut {
     fn drop(&mut self) {
-        // SAFETY: the kernel reads the 8-byte set that it gave before.
-        unsafe {
-            own!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut::<u64>(), 8);
-        }
+        set(self.before);
     }
 }
 
@@ -130,11 +131,8 @@ impl Guard {
         let before = self.before;
         std::mem::forget(self);
         depth::leave();
-        let (before, kept_out) = (before?, before? | HANDLED.load(Ordering::Relaxed) & BLOCKED);
-        // SAFETY: the kernel reads this set of 8 bytes.
-        unsafe {
-            own!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const kept_out, std::ptr::null_mut::<u64>(), 8);
-        }
+        let before = before?;
+        set(before | HANDLED.load(Ordering::Relaxed));
         Some(KeptOut { before })
     }
 }
@@ -143,10 +141,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         depth::leave();
         if let Some(before) = self.before {
-            // SAFETY: the kernel reads the 8-byte set that `block` returned.
-            unsafe {
-                own!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, std::ptr::null_mut::<u64>(), 8,);
-            }
+            set(before);
         }
     }
 }

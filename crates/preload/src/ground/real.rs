@@ -11,11 +11,11 @@ use std::marker::PhantomData;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use folioswap::ExitStatus;
+use folioswap::{ExitStatus, PAGE_SIZE};
 use folioswap_sys::own_calls;
 
-use crate::ground::libc_call;
 use crate::ground::symbols::Objects;
+use crate::ground::{guard, libc_call, selector, state};
 
 /// The next definition of a name after this library's. `F` is its function pointer type.
 #[repr(C)]
@@ -57,7 +57,7 @@ impl<F: Copy> Real<F> {
     pub fn get(&self) -> F {
         self.find().unwrap_or_else(|| {
             let name = self.name.to_string_lossy();
-            crate::ground::state::end(ExitStatus::Defect, &format!("the C library has no {name}"))
+            state::end(ExitStatus::Defect, &format!("the C library has no {name}"))
         })
     }
 }
@@ -144,18 +144,57 @@ pub(crate) use kernel;
 pub unsafe fn raw(number: c_long, arguments: &[usize]) -> c_long {
     let mut all = [0; 6];
     all[..arguments.len()].copy_from_slice(arguments);
-    let [a, b, c, d, e, f] = all;
+    // SAFETY: the caller upholds this function's own contract.
+    let result = repeat(&all, || unsafe { raw_once(number, &all) });
+    if result < 0 {
+        state::fail(-result as i32);
+        return -1;
+    }
+    result as c_long
+}
+
+/// With the kernel's result: a negative error number on failure.
+unsafe fn raw_once(number: c_long, arguments: &[usize; 6]) -> isize {
     if !libc_call::is_known() {
         // SAFETY: the caller upholds this function's own contract.
-        let result = unsafe { instruction(number, &all) };
-        if (-4095..0).contains(&result) {
-            crate::ground::state::fail(-result as i32);
-            return -1;
-        }
-        return result as c_long;
+        return unsafe { instruction(number, arguments) };
     }
+    let [a, b, c, d, e, f] = *arguments;
     // SAFETY: the caller upholds this function's own contract.
-    unsafe { libc_call::folioswap_call(number, a, b, c, d, e, f) }
+    match unsafe { libc_call::folioswap_call(number, a, b, c, d, e, f) } {
+        -1 => -(state::errno() as isize),
+        result => result as isize,
+    }
+}
+
+/// How often a call is repeated at most.
+const MOST_REPEATS: usize = 100;
+
+/// Variables that a call names are at most this far above the stack pointer, and at most this long.
+const STACK_BYTES: usize = 64 << 10;
+const VARIABLE_BYTES: usize = 2 * PAGE_SIZE;
+
+/// Repeats a call while the kernel does not find a variable of the caller's: the stack may be managed. Such a call has
+/// had no effect yet, or the caller keeps its stack.
+fn repeat(arguments: &[usize; 6], call: impl Fn() -> isize) -> isize {
+    for _ in 0..MOST_REPEATS {
+        let result = call();
+        if result != -libc::EFAULT as isize || !bring_variables_in(arguments) {
+            return result;
+        }
+    }
+    -libc::EFAULT as isize
+}
+
+/// Brings in what arguments name of the calling thread's stack. `false`: there is nothing.
+#[cold]
+fn bring_variables_in(arguments: &[usize; 6]) -> bool {
+    let local = 0u8;
+    let here = &raw const local as usize;
+    let Some(space) = state::space().filter(|space| state::direct() && space.contains(here)) else { return false };
+    let _guard = guard::enter();
+    let variables = arguments.iter().filter(|&&at| at.wrapping_sub(here) < STACK_BYTES);
+    variables.map(|&at| state::keeping_errno(|| space.touch(at, VARIABLE_BYTES))).count() > 0
 }
 
 /// Makes a system call of this library's own, which the program's seccomp filters exempt
@@ -172,16 +211,12 @@ pub(crate) use own;
 /// # Safety
 /// As the system call.
 pub unsafe fn own_raw(number: c_long, arguments: &[usize]) -> c_long {
-    if !own_calls::is_used() {
-        // SAFETY: the caller upholds this function's own contract.
-        return unsafe { raw(number, arguments) };
-    }
     let mut all = [0; 6];
     all[..arguments.len()].copy_from_slice(arguments);
     // SAFETY: the caller upholds this function's own contract.
     let result = unsafe { own_result(number, &all) };
     if result < 0 {
-        crate::ground::state::fail(-result as i32);
+        state::fail(-result as i32);
         return -1;
     }
     result as c_long
@@ -194,7 +229,7 @@ pub unsafe fn own_raw(number: c_long, arguments: &[usize]) -> c_long {
 pub unsafe fn own_result(number: c_long, arguments: &[usize; 6]) -> isize {
     if own_calls::is_used() {
         // SAFETY: the caller upholds this function's own contract. The page is used.
-        crate::ground::selector::unseen(|| unsafe { own_calls::call(number, arguments) })
+        repeat(arguments, || selector::unseen(|| unsafe { own_calls::call(number, arguments) }))
     } else {
         // SAFETY: the caller upholds this function's own contract.
         unsafe { raw_result(number, arguments) }
@@ -206,11 +241,11 @@ pub unsafe fn own_result(number: c_long, arguments: &[usize; 6]) -> isize {
 /// # Safety
 /// As the system call.
 pub unsafe fn raw_result(number: c_long, arguments: &[usize; 6]) -> isize {
-    let kept = crate::ground::state::errno();
+    let kept = state::errno();
     // SAFETY: the caller upholds this function's own contract.
     let result = unsafe { raw(number, arguments) };
-    let said = if result == -1 { -(crate::ground::state::errno() as isize) } else { result as isize };
-    crate::ground::state::fail(kept);
+    let said = if result == -1 { -(state::errno() as isize) } else { result as isize };
+    state::fail(kept);
     said
 }
 

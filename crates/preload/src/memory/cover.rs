@@ -15,7 +15,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use folioswap::PAGE_SIZE;
+use folioswap::{PAGE_SIZE, Waited};
 use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
 
@@ -59,12 +59,22 @@ pub fn value<T>(at: *const T) {
     touch(at, size_of::<T>());
 }
 
-/// Faults in the next part of the stack, for a function of the C library that blocks the signals of faults, or has the
-/// kernel fill in a variable of its own.
-pub fn stack() {
-    if state::direct() && !guard::inside() {
-        resident::touch_stack();
-    }
+/// Keeps the next part of the stack in RAM, for a function of the C library that blocks the signals of faults, or has
+/// the kernel fill in a variable of its own. None that a jump may leave.
+#[must_use]
+pub fn stack() -> Option<Waited> {
+    if state::direct() && !guard::inside() { resident::keep_stack() } else { None }
+}
+
+/// Makes a call of a function of the C library's that has the kernel read variables of its own before it sleeps, and
+/// repeats it while the kernel does not find one: its stack may leave RAM at any time.
+pub fn with_variables<R: Outcome>(call: impl Fn() -> R) -> R {
+    /// Where they are.
+    const STACK_BYTES: usize = 16 << 10;
+    let local = 0u8;
+    let here = &raw const local as usize;
+    let repeats = state::direct() && !guard::inside() && state::is_managed(here);
+    repeat_if(repeats, || resident::bring_in(here - STACK_BYTES, STACK_BYTES), call)
 }
 
 /// Upper bound of what the kernel accesses behind most pointers of unknown type.

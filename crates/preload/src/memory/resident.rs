@@ -1,12 +1,8 @@
 //! Brings managed memory into RAM, and keeps it there.
 
-use std::hint::black_box;
-use std::sync::atomic::{AtomicU8, Ordering};
-
-use folioswap::PAGE_SIZE;
+use folioswap::Waited;
 
 use crate::ground::{guard, state};
-use crate::memory::access::{self, Access};
 
 /// Faults in the managed part of a range, also under a guard. The kernel refuses a range beyond all addresses as a
 /// whole.
@@ -41,17 +37,15 @@ pub fn release(addr: usize, len: usize) {
     }
 }
 
-/// Brings the next part of the calling thread's stack in, as far as it is managed: before the C library blocks the
-/// signals of faults.
-pub fn touch_stack() {
-    /// What the C library may use of it meanwhile.
-    const STACK_BYTES: usize = 32 << 10;
-    let here = 0u8;
-    let top = &raw const here as usize & !(PAGE_SIZE - 1);
-    let pages = (top - STACK_BYTES..top).step_by(PAGE_SIZE).rev();
-    for page in pages.take_while(|&page| state::is_managed(page) && access::is_open(page, 1, Access::Write)) {
-        let nothing = black_box(0); // a known zero is no access to the compiler
-        // SAFETY: the program may write there, and nothing is changed. It may be no stack, but another thread's data.
-        unsafe { AtomicU8::from_ptr(page as *mut u8) }.fetch_or(nothing, Ordering::Relaxed);
-    }
+/// Brings the next part of the calling thread's stack in, if that is managed, and keeps it in RAM until the result is
+/// dropped: while the C library has blocked the signals of faults, or has the kernel fill in variables.
+pub fn keep_stack() -> Option<Waited> {
+    /// What the C library may use of it meanwhile, and what its caller has.
+    const BELOW: usize = 32 << 10;
+    const ABOVE: usize = 4 << 10;
+    let local = 0u8;
+    let here = &raw const local as usize;
+    let space = state::space().filter(|space| space.contains(here))?;
+    let _guard = guard::enter();
+    Some(state::keeping_errno(|| space.wait_on(here - BELOW, BELOW + ABOVE)))
 }

@@ -23,7 +23,8 @@ pub fn go_on(call: impl FnOnce() -> isize) -> isize {
     let (mut before, mut waiting) = (0u64, 0u64);
     // SAFETY: the kernel reads a set of 8 bytes and fills in the locals.
     unsafe {
-        own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const SIGNAL, &raw mut before, 8);
+        own!(libc::SYS_rt_sigprocmask, 0, 0usize, &raw mut before, 8);
+        own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const SIGNAL, 0usize, 8);
         own!(libc::SYS_rt_sigpending, &raw mut waiting, 8);
     }
     let result = call();

@@ -256,7 +256,8 @@ pub fn send(
     })
 }
 
-fn no_memory() -> isize {
+/// Fails for want of memory.
+pub fn no_memory() -> isize {
     state::fail(libc::ENOMEM);
     -1
 }
