@@ -3,13 +3,14 @@
 
 use std::ffi::c_int;
 use std::mem::offset_of;
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{mcontext_t, sigset_t, ucontext_t};
 
 use crate::faults::{masks, ours};
 use crate::ground::export::real;
+use crate::ground::state;
 
 real!(GET = c"getcontext": fn(*mut ucontext_t) -> c_int);
 real!(SET = c"setcontext": fn(*const ucontext_t) -> c_int);
@@ -55,22 +56,34 @@ fn keep_ours_open(context: *mut ucontext_t) {
     }
 }
 
-/// Saves the mask in a context. Returns 0 or -1.
+/// Saves the mask in a context. Returns 0.
 extern "C" fn save_mask(from: *mut ucontext_t) -> c_int {
-    // SAFETY: the context of a call that the program makes.
-    unsafe { masks::sigprocmask(libc::SIG_SETMASK, null(), &raw mut (*from).uc_sigmask) }
+    exchange(from, None)
 }
 
 /// Sets the mask of a context. Returns 0 or -1.
 extern "C" fn set_mask(to: *const ucontext_t) -> c_int {
-    // SAFETY: as above.
-    unsafe { masks::sigprocmask(libc::SIG_SETMASK, &raw const (*to).uc_sigmask, null_mut()) }
+    // SAFETY: the context of a call that the program makes, of which the kernel knows the first word.
+    exchange(null_mut(), Some(unsafe { (&raw const (*to).uc_sigmask).cast::<u64>().read() }))
 }
 
 /// Both. Returns 0 or -1.
 extern "C" fn switch_mask(from: *mut ucontext_t, to: *const ucontext_t) -> c_int {
     // SAFETY: as above.
-    unsafe { masks::sigprocmask(libc::SIG_SETMASK, &raw const (*to).uc_sigmask, &raw mut (*from).uc_sigmask) }
+    exchange(from, Some(unsafe { (&raw const (*to).uc_sigmask).cast::<u64>().read() }))
+}
+
+fn exchange(from: *mut ucontext_t, set: Option<u64>) -> c_int {
+    match masks::exchange(libc::SIG_SETMASK, set) {
+        Ok(_) if from.is_null() => {}
+        // SAFETY: as above.
+        Ok(before) => unsafe { (&raw mut (*from).uc_sigmask).cast::<u64>().write(before) },
+        Err(error) => {
+            state::fail(error);
+            return -1;
+        }
+    }
+    0
 }
 
 /// An entry: a thread with a shadow stack goes on in the C library, with the arguments as they are.

@@ -141,7 +141,7 @@ pub unsafe fn send(
     let cut = message.list.as_ref().filter(|list| list.is_cut).map(StandIn::bytes);
     let flags_of_first = io::flags_of_part(flags, true, cut.is_none());
     let sent = apart(&mut message.own, |header| call(header, flags_of_first));
-    if cut != usize::try_from(sent).ok() {
+    if cut.is_none_or(|len| usize::try_from(sent) != Ok(len)) {
         return sent;
     }
     // SAFETY: the list was read above.

@@ -8,6 +8,7 @@
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use folioswap::Waited;
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{own_calls, static_tls};
 use libc::{FILE, PTRACE_TRACEME, iovec, mode_t, pid_t};
@@ -121,7 +122,7 @@ pub unsafe fn read_stream(stream: *mut FILE, len: usize, call: impl Fn(usize, us
         // SAFETY: as above.
         let from = unsafe { libc::ftello(stream) } as usize;
         let piece = (len - done).min(PIECE_BYTES);
-        bring_in(process, from, piece + BUFFER_BYTES);
+        let _present = bring_in(process, from, piece + BUFFER_BYTES);
         let result = call(done, piece);
         done += result;
         tries = if result > 0 { 0 } else { tries + 1 };
@@ -173,17 +174,22 @@ fn is_own(process: pid_t) -> bool {
     }
 }
 
-/// Has a process bring its memory in. `false`: it cannot.
-fn bring_in(process: pid_t, addr: usize, len: usize) -> bool {
+/// Memory that was brought in. A piece of this process's stays while this lives.
+struct Present(#[expect(dead_code, reason = "it is dropped")] Option<Waited>);
+
+/// Has a process bring its memory in. `None`: it cannot.
+fn bring_in(process: pid_t, addr: usize, len: usize) -> Option<Present> {
     let _guard = guard::enter();
     state::keeping_errno(|| {
         if !is_own(process) {
-            return folioswap_sys::readers::ask(process as u32, addr, len);
+            return folioswap_sys::readers::ask(process as u32, addr, len).then_some(Present(None));
         }
-        state::space().is_some_and(|space| {
-            space.touch(addr, len);
-            true
-        })
+        let space = state::space()?;
+        if len <= 2 * PIECE_BYTES && addr.checked_add(len).is_some() {
+            return Some(Present(Some(space.wait_on(addr, len))));
+        }
+        space.touch(addr, len);
+        Some(Present(None))
     })
 }
 
@@ -208,7 +214,10 @@ pub fn transfer(fd: c_int, len: usize, offset: Option<i64>, call: impl Fn(usize)
     let position = || unsafe { kernel!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) as usize - done };
     let start = offset.map_or_else(position, |offset| offset as usize);
     let mut tries = 0;
-    while done < len && tries < MOST_TRIES && bring_in(process, start + done, (len - done).min(PIECE_BYTES)) {
+    while done < len
+        && tries < MOST_TRIES
+        && let Some(_present) = bring_in(process, start + done, (len - done).min(PIECE_BYTES))
+    {
         let result = call(done);
         tries = if result > 0 { 0 } else { tries + 1 };
         done += result.max(0) as usize;
@@ -258,7 +267,10 @@ pub fn transfer_list(fd: c_int, buffers: List, offset: Option<i64>, call: impl F
     let position = || unsafe { kernel!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) as usize - best.max(0) as usize };
     let start = offset.map_or_else(position, |offset| offset as usize);
     let mut tries = 0;
-    while best < len as isize && tries < MOST_TRIES && bring_in(process, start, len) {
+    while best < len as isize
+        && tries < MOST_TRIES
+        && let Some(_present) = bring_in(process, start, len)
+    {
         if offset.is_none() {
             // SAFETY: takes no pointers.
             unsafe { kernel!(libc::SYS_lseek, fd, start, libc::SEEK_SET) };
@@ -306,9 +318,7 @@ pub fn transfer_ranges(process: pid_t, buffers: List, ranges: List, call: impl F
         let len = bytes_of(&buffers).min(bytes_of(&ranges));
         while done < len && tries < MOST_TRIES {
             let (buffers, ranges) = (after(&buffers, done), after(&ranges, done));
-            if !bring_in_first(process, &ranges, len - done) {
-                break;
-            }
+            let Some(_present) = bring_in_first(process, &ranges, len - done) else { break };
             let more = call((buffers.as_ptr(), buffers.len()), (ranges.as_ptr(), ranges.len()));
             tries = if more > 0 { 0 } else { tries + 1 };
             done += more.max(0) as usize;
@@ -322,14 +332,16 @@ pub fn transfer_ranges(process: pid_t, buffers: List, ranges: List, call: impl F
     done as isize
 }
 
-/// Has a process bring in what a transfer of so many bytes begins with. `false`: it cannot.
-fn bring_in_first(process: pid_t, ranges: &[iovec], len: usize) -> bool {
+/// Has a process bring in what a transfer of so many bytes begins with. `None`: it cannot.
+fn bring_in_first(process: pid_t, ranges: &[iovec], len: usize) -> Option<Vec<Present>> {
     let mut left = len.min(PIECE_BYTES);
-    ranges.iter().all(|range| {
+    let _guard = guard::enter();
+    let parts = ranges.iter().map(|range| {
         let part = range.iov_len.min(left);
         left -= part;
-        part == 0 || bring_in(process, range.iov_base as usize, part)
-    })
+        (range.iov_base as usize, part)
+    });
+    parts.filter(|&(_, len)| len > 0).map(|(addr, len)| bring_in(process, addr, len)).collect()
 }
 
 /// A ptrace call that may be for a word of memory.
@@ -345,7 +357,7 @@ pub fn traced<R: cover::Outcome>(what: c_uint, process: pid_t, addr: usize, call
             return result;
         }
         let error = state::errno();
-        if !bring_in(process, addr, size_of::<c_long>()) {
+        if bring_in(process, addr, size_of::<c_long>()).is_none() {
             state::fail(error);
             return result;
         }

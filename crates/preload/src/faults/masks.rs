@@ -3,18 +3,17 @@
 
 use std::ffi::c_int;
 use std::mem::zeroed;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
 use folioswap_sys::held_signals;
 use libc::sigset_t;
 
-use crate::faults::ours::{self, bring, ours_mask};
+use crate::faults::ours::{bring, ours_mask};
 use crate::ground::export::{export, real};
 use crate::ground::real::kernel;
 use crate::ground::state;
 use crate::memory::access;
 
-real!(SIGPROCMASK = c"sigprocmask": fn(c_int, *const sigset_t, *mut sigset_t) -> c_int);
 real!(SIGBLOCK = c"sigblock": fn(c_int) -> c_int);
 real!(SIGSETMASK = c"sigsetmask": fn(c_int) -> c_int);
 
@@ -27,30 +26,41 @@ pub fn change(how: c_int, set: Option<u64>, known: u64) -> u64 {
 /// The signals by which the C library cancels threads, and changes their users. It lets no program block them.
 const INTERNAL: u64 = 0b11 << 31;
 
+/// Sets the mask by these signals, if there are some, and returns the program's mask before. An error number if the
+/// kernel refuses that.
+pub fn exchange(how: c_int, set: Option<u64>) -> Result<u64, c_int> {
+    let local = set.unwrap_or(0) & !(ours_mask() | INTERNAL);
+    let (new, mut known) = (set.map_or(null(), |_| &raw const local), 0u64);
+    // A call that sets the mask is not repeated if the kernel does not find where to leave the old one.
+    let is_at_once = !state::direct() || !state::is_managed(&raw const local as usize);
+    // SAFETY: the kernel reads one local and fills in the other.
+    let result = unsafe {
+        if is_at_once || set.is_none() {
+            kernel!(libc::SYS_rt_sigprocmask, how, new, &raw mut known, 8)
+        } else {
+            kernel!(libc::SYS_rt_sigprocmask, how, 0usize, &raw mut known, 8);
+            kernel!(libc::SYS_rt_sigprocmask, how, new, 0usize, 8)
+        }
+    };
+    if result < 0 { Err(state::errno()) } else { Ok(change(how, set, known)) }
+}
+
 /// Sets and reads the mask. Returns 0 or an error number.
 ///
 /// # Safety
 /// As `sigprocmask`.
 unsafe fn set_mask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int {
-    // SAFETY: the pointers are null or valid, as the caller promises. The kernel gets locals, and finds those: a call
-    // that sets the mask does not read it.
+    // SAFETY: the pointers are null or valid, as the caller promises.
     unsafe {
-        if !ours::has_ours() {
-            return if SIGPROCMASK.get()(how, set, before) == 0 { 0 } else { state::errno() };
-        }
         let words = if set.is_null() { None } else { access::read(set.cast::<u64>()) };
-        let mut known = 0u64;
-        if !before.is_null() {
-            kernel!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, 0usize, &raw mut known, 8);
+        if !set.is_null() && words.is_none() {
+            return libc::EFAULT;
         }
-        if !set.is_null() {
-            let Some(words) = words else { return libc::EFAULT };
-            let kernels = words & !(ours_mask() | INTERNAL);
-            if kernel!(libc::SYS_rt_sigprocmask, how, &raw const kernels, 0usize, 8) < 0 {
-                return state::errno();
-            }
+        match exchange(how, words) {
+            Err(error) => error,
+            Ok(known) if bring(known, before.cast(), 0) < 0 => libc::EFAULT,
+            Ok(_) => 0,
         }
-        if bring(change(how, words, known), before.cast(), 0) < 0 { libc::EFAULT } else { 0 }
     }
 }
 
