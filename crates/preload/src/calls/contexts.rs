@@ -67,10 +67,12 @@ extern "C" fn set_mask(to: *const ucontext_t) -> c_int {
     exchange(null_mut(), Some(unsafe { (&raw const (*to).uc_sigmask).cast::<u64>().read() }))
 }
 
-/// Both. Returns 0 or -1.
+/// Both, one after the other: a handler that may run then finds the mask saved. Returns 0 or -1.
 extern "C" fn switch_mask(from: *mut ucontext_t, to: *const ucontext_t) -> c_int {
-    // SAFETY: as above.
-    exchange(from, Some(unsafe { (&raw const (*to).uc_sigmask).cast::<u64>().read() }))
+    match save_mask(from) {
+        0 => set_mask(to),
+        failed => failed,
+    }
 }
 
 fn exchange(from: *mut ucontext_t, set: Option<u64>) -> c_int {

@@ -127,6 +127,16 @@ fn made(number: c_long, words: &[usize; 6], context: &mut libc::ucontext_t) -> O
         {
             tell_base(words[1], base)
         }
+        libc::SYS_kill | libc::SYS_tkill | libc::SYS_rt_sigqueueinfo | libc::SYS_pidfd_send_signal => {
+            leave_for_later(words[1] as c_int);
+            // SAFETY: makes the call that the program itself made.
+            unsafe { by_number::call(number, words) }
+        }
+        libc::SYS_tgkill | libc::SYS_rt_tgsigqueueinfo => {
+            leave_for_later(words[2] as c_int);
+            // SAFETY: as above.
+            unsafe { by_number::call(number, words) }
+        }
         // What the loader maps is a library's. It holds its locks, so the engine must not start on it.
         libc::SYS_mmap if c_library::is_loader(context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize) => {
             let _guard = guard::enter();
@@ -136,6 +146,17 @@ fn made(number: c_long, words: &[usize; 6], context: &mut libc::ucontext_t) -> O
         // SAFETY: makes the call that the program itself made.
         _ => unsafe { by_number::call(number, words) },
     })
+}
+
+/// Blocks a signal that is open in the handler of SIGSYS, as instructions raise it, until that returns: the program may
+/// send it to itself.
+fn leave_for_later(signal: c_int) {
+    let raised = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
+    if raised.contains(&signal) && !ours::is_ours(signal) {
+        let mask = 1u64 << (signal - 1);
+        // SAFETY: the kernel reads a set of 8 bytes.
+        unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const mask, 0usize, 8) };
+    }
 }
 
 /// Answers with the other FS base.

@@ -47,7 +47,12 @@ pub unsafe fn splice_memory(fd: c_int, list: *const iovec, count: usize, flags: 
         let is_blocking = flags & libc::SPLICE_F_NONBLOCK == 0;
         vectors::send_some(list, count as c_int, |list, count| {
             let list = std::slice::from_raw_parts(list, count as usize);
-            fill_pipe(fd, list, is_blocking, mode & libc::O_NONBLOCK != 0)
+            let kept = state::errno();
+            let filled = fill_pipe(fd, list, is_blocking, mode & libc::O_NONBLOCK != 0);
+            if filled >= 0 {
+                state::fail(kept);
+            }
+            filled
         })
     }
 }

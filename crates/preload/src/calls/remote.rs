@@ -8,7 +8,6 @@
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap::Waited;
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{own_calls, static_tls};
 use libc::{FILE, PTRACE_TRACEME, iovec, mode_t, pid_t};
@@ -122,7 +121,7 @@ pub unsafe fn read_stream(stream: *mut FILE, len: usize, call: impl Fn(usize, us
         // SAFETY: as above.
         let from = unsafe { libc::ftello(stream) } as usize;
         let piece = (len - done).min(PIECE_BYTES);
-        let _present = bring_in(process, from, piece + BUFFER_BYTES);
+        bring_in(process, from, piece + BUFFER_BYTES);
         let result = call(done, piece);
         done += result;
         tries = if result > 0 { 0 } else { tries + 1 };
@@ -174,22 +173,17 @@ fn is_own(process: pid_t) -> bool {
     }
 }
 
-/// Memory that was brought in. A piece of this process's stays while this lives.
-struct Present(#[expect(dead_code, reason = "it is dropped")] Option<Waited>);
-
-/// Has a process bring its memory in. `None`: it cannot.
-fn bring_in(process: pid_t, addr: usize, len: usize) -> Option<Present> {
+/// Has a process bring its memory in. `false`: it cannot.
+fn bring_in(process: pid_t, addr: usize, len: usize) -> bool {
     let _guard = guard::enter();
     state::keeping_errno(|| {
         if !is_own(process) {
-            return folioswap_sys::readers::ask(process as u32, addr, len).then_some(Present(None));
+            return folioswap_sys::readers::ask(process as u32, addr, len);
         }
-        let space = state::space()?;
-        if len <= 2 * PIECE_BYTES && addr.checked_add(len).is_some() {
-            return Some(Present(Some(space.wait_on(addr, len))));
-        }
-        space.touch(addr, len);
-        Some(Present(None))
+        state::space().is_some_and(|space| {
+            space.touch(addr, len);
+            true
+        })
     })
 }
 
@@ -214,10 +208,7 @@ pub fn transfer(fd: c_int, len: usize, offset: Option<i64>, call: impl Fn(usize)
     let position = || unsafe { kernel!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) as usize - done };
     let start = offset.map_or_else(position, |offset| offset as usize);
     let mut tries = 0;
-    while done < len
-        && tries < MOST_TRIES
-        && let Some(_present) = bring_in(process, start + done, (len - done).min(PIECE_BYTES))
-    {
+    while done < len && tries < MOST_TRIES && bring_in(process, start + done, (len - done).min(PIECE_BYTES)) {
         let result = call(done);
         tries = if result > 0 { 0 } else { tries + 1 };
         done += result.max(0) as usize;
@@ -267,10 +258,7 @@ pub fn transfer_list(fd: c_int, buffers: List, offset: Option<i64>, call: impl F
     let position = || unsafe { kernel!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) as usize - best.max(0) as usize };
     let start = offset.map_or_else(position, |offset| offset as usize);
     let mut tries = 0;
-    while best < len as isize
-        && tries < MOST_TRIES
-        && let Some(_present) = bring_in(process, start, len)
-    {
+    while best < len as isize && tries < MOST_TRIES && bring_in(process, start, len) {
         if offset.is_none() {
             // SAFETY: takes no pointers.
             unsafe { kernel!(libc::SYS_lseek, fd, start, libc::SEEK_SET) };
@@ -318,7 +306,9 @@ pub fn transfer_ranges(process: pid_t, buffers: List, ranges: List, call: impl F
         let len = bytes_of(&buffers).min(bytes_of(&ranges));
         while done < len && tries < MOST_TRIES {
             let (buffers, ranges) = (after(&buffers, done), after(&ranges, done));
-            let Some(_present) = bring_in_first(process, &ranges, len - done) else { break };
+            if !bring_in_first(process, &ranges, len - done) {
+                break;
+            }
             let more = call((buffers.as_ptr(), buffers.len()), (ranges.as_ptr(), ranges.len()));
             tries = if more > 0 { 0 } else { tries + 1 };
             done += more.max(0) as usize;
@@ -332,16 +322,14 @@ pub fn transfer_ranges(process: pid_t, buffers: List, ranges: List, call: impl F
     done as isize
 }
 
-/// Has a process bring in what a transfer of so many bytes begins with. `None`: it cannot.
-fn bring_in_first(process: pid_t, ranges: &[iovec], len: usize) -> Option<Vec<Present>> {
+/// Has a process bring in what a transfer of so many bytes begins with. `false`: it cannot.
+fn bring_in_first(process: pid_t, ranges: &[iovec], len: usize) -> bool {
     let mut left = len.min(PIECE_BYTES);
-    let _guard = guard::enter();
-    let parts = ranges.iter().map(|range| {
+    ranges.iter().all(|range| {
         let part = range.iov_len.min(left);
         left -= part;
-        (range.iov_base as usize, part)
-    });
-    parts.filter(|&(_, len)| len > 0).map(|(addr, len)| bring_in(process, addr, len)).collect()
+        part == 0 || bring_in(process, range.iov_base as usize, part)
+    })
 }
 
 /// A ptrace call that may be for a word of memory.
@@ -357,7 +345,7 @@ pub fn traced<R: cover::Outcome>(what: c_uint, process: pid_t, addr: usize, call
             return result;
         }
         let error = state::errno();
-        if bring_in(process, addr, size_of::<c_long>()).is_none() {
+        if !bring_in(process, addr, size_of::<c_long>()) {
             state::fail(error);
             return result;
         }

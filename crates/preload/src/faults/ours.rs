@@ -52,6 +52,21 @@ pub fn ours_mask() -> u64 {
     list().iter().fold(0, |bits, signal| bits | 1u64 << (signal - 1))
 }
 
+/// Blocks all other signals on the calling thread, whose stack may have left RAM.
+pub fn block_others() {
+    const fn others(ours: &[c_int]) -> u64 {
+        let (mut mask, mut index) = (!0, 0);
+        while index < ours.len() {
+            mask &= !(1u64 << (ours[index] - 1));
+            index += 1;
+        }
+        mask
+    }
+    static MASKS: [u64; 3] = [others(&[]), others(&[libc::SIGSYS]), others(&[libc::SIGBUS, libc::SIGSYS])];
+    // SAFETY: the kernel reads a set of 8 bytes.
+    unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const MASKS[list().len()], 0usize, 8) };
+}
+
 /// Unblocks [`list`] on the calling thread, and has its system calls caught.
 pub fn open_ours() {
     let set = ours_mask();

@@ -485,10 +485,9 @@ fn taken(frame: usize, was_moved: bool) -> Landing {
         }
         return Landing { frame, handler: net::restorer() };
     }
-    let all = !ours::ours_mask();
-    // SAFETY: the kernel reads a set of 8 bytes. The context is in the frame.
+    ours::block_others(); // this is the program's stack, on which the kernel would not find a variable
+    // SAFETY: the context is in the frame.
     unsafe {
-        own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, 0usize, 8);
         take_mask(context);
     }
     // SAFETY: the frame that `copied` has made. Reading it faults it in. Nothing else uses the bottom of that stack.

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{static_tls, vforked};
 
-use crate::ground::depth;
 pub use crate::ground::depth::inside;
 use crate::ground::real::own;
+use crate::ground::{depth, state};
 
 static_tls! {
     /// The thread's id; 0: unknown.
@@ -20,8 +20,8 @@ static_tls! {
 }
 
 static_tls! {
-    /// Where the kernel finds and leaves a mask: of the stack, a page may have left RAM. What it has left here is read
-    /// before another call.
+    /// Where the kernel finds and leaves a mask if the stack is managed, of which a page may have left RAM. What it has
+    /// left here is read before another call, but where a signal that the guard leaves open comes just then.
     static MASK: u64 = "folioswap_mask";
 }
 
@@ -80,16 +80,29 @@ pub fn begin_child() {
 
 /// Blocks the signals of a set that does not move. Returns the mask before.
 fn block(set: *const u64) -> u64 {
+    let mut before = 0u64;
+    let is_managed = is_managed(&before);
+    let place = if is_managed { MASK.at() } else { &raw mut before };
     // SAFETY: the kernel reads one set of 8 bytes and fills in the other.
-    unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, set, MASK.at(), 8) };
-    MASK.get()
+    unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, set, place, 8) };
+    if is_managed { MASK.get() } else { before }
 }
 
-/// Sets the mask, while no handler of the program's can run.
+/// Whether a variable of the calling thread's lies in memory of which the kernel may find a page missing.
+fn is_managed(variable: &u64) -> bool {
+    state::direct() && state::is_managed(&raw const *variable as usize)
+}
+
+/// Sets the mask, while no handler that a guard keeps out can run.
 fn set(mask: u64) {
-    MASK.set(mask);
+    let place = if is_managed(&mask) {
+        MASK.set(mask);
+        MASK.at().cast_const()
+    } else {
+        &raw const mask
+    };
     // SAFETY: the kernel reads a set of 8 bytes.
-    unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, MASK.at(), 0usize, 8) };
+    unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, place, 0usize, 8) };
 }
 
 static BLOCKED_SET: u64 = BLOCKED;

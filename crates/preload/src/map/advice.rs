@@ -208,12 +208,7 @@ fn advise(start: usize, len: usize, advice: c_int) -> c_int {
         state::fail(libc::EPERM); // the engine owns the frames
         return -1;
     }
-    let drops = matches!(
-        advice,
-        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_COLD | libc::MADV_PAGEOUT | MADV_GUARD_INSTALL
-    );
-    if drops && space.has_locked(&range) {
-        let first = first_locked(space, &range);
+    if let Some(first) = first_not_dropped(space, &range, advice) {
         if first > start {
             let _ = advise(start, first - start, advice);
         }
@@ -276,6 +271,14 @@ fn in_order(space: &RawSpace, range: &Range<usize>, mut advise: impl FnMut(&Rang
         return -1;
     }
     0
+}
+
+/// The start of the first page of a range for which advice is refused that drops content, as it is locked.
+fn first_not_dropped(space: &RawSpace, range: &Range<usize>, advice: c_int) -> Option<usize> {
+    use libc::{MADV_COLD, MADV_DONTNEED, MADV_FREE, MADV_PAGEOUT};
+    let drops = [MADV_DONTNEED, MADV_FREE, MADV_COLD, MADV_PAGEOUT, MADV_GUARD_INSTALL].contains(&advice);
+    let _guard = guard::enter();
+    (drops && space.has_locked(range)).then(|| first_locked(space, range))
 }
 
 /// The start of the first locked page of a range that has one.

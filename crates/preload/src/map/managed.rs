@@ -27,6 +27,7 @@ pub fn manage(space: &RawSpace, range: Range<usize>) {
 
 /// Unlocks a range, so that its content can leave or be dropped.
 pub fn unlock(space: &RawSpace, range: &Range<usize>) {
+    let _guard = guard::enter();
     if space.has_locked(range) {
         // SAFETY: changes neither content nor access.
         state::keeping_errno(|| unsafe { kernel!(libc::SYS_munlock, range.start, range.len()) });

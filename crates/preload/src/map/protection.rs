@@ -130,7 +130,11 @@ export! {
                 return lock();
             }
             // From here on what comes in stays.
-            if !space.note_locked(range.clone()) {
+            let is_noted = {
+                let _guard = guard::enter();
+                space.note_locked(range.clone())
+            };
+            if !is_noted {
                 state::fail(libc::ENOMEM);
                 return -1;
             }
@@ -174,6 +178,7 @@ export! {
             let is_done = unlocked == 0 || state::errno() == libc::ENOMEM; // parts are, up to a hole
             if let Some(space) = state::space().filter(|_| is_done && len > 0 && !guard::inside()) {
                 let start = addr as usize & !(PAGE_SIZE - 1);
+                let _guard = guard::enter();
                 space.note_unlocked(start..pages((addr as usize).saturating_add(len)));
             }
             unlocked
@@ -190,6 +195,7 @@ export! {
             // SAFETY: passes the caller's arguments on unchanged.
             let unlocked = unsafe { kernel!(libc::SYS_munlockall) as c_int };
             if let Some(space) = state::space().filter(|_| !guard::inside()) {
+                let _guard = guard::enter();
                 space.note_unlocked(0..usize::MAX);
             }
             unlocked
