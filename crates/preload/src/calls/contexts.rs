@@ -1,5 +1,5 @@
 //! `getcontext` and its kin. Those of the C library have the kernel read and fill in the masks in contexts, which may
-//! have left RAM: these pass copies. A thread with a shadow stack, which is switched, too, calls the C library's.
+//! have left RAM: these pass copies. Threads with a shadow stack go on to the C library, which switches that too.
 
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -110,6 +110,22 @@ macro_rules! entry {
                 features = const FEATURES_AT,
                 shadow_stack = const SHADOW_STACK,
                 before = sym $before,
+                rbx = const place(libc::REG_RBX),
+                rbp = const place(libc::REG_RBP),
+                r12 = const place(libc::REG_R12),
+                r13 = const place(libc::REG_R13),
+                r14 = const place(libc::REG_R14),
+                r15 = const place(libc::REG_R15),
+                rdi = const place(libc::REG_RDI),
+                rsi = const place(libc::REG_RSI),
+                rdx = const place(libc::REG_RDX),
+                rcx = const place(libc::REG_RCX),
+                r8 = const place(libc::REG_R8),
+                r9 = const place(libc::REG_R9),
+                rip = const place(libc::REG_RIP),
+                rsp = const place(libc::REG_RSP),
+                state_named = const STATE_NAMED,
+                vector_control = const VECTOR_CONTROL,
                 $($operand)*
             )
         }
@@ -172,22 +188,6 @@ entry! {
     getcontext, before_get,
     [save!(), "jmp {save_mask}"],
     save_mask = sym save_mask,
-    rbx = const place(libc::REG_RBX),
-    rbp = const place(libc::REG_RBP),
-    r12 = const place(libc::REG_R12),
-    r13 = const place(libc::REG_R13),
-    r14 = const place(libc::REG_R14),
-    r15 = const place(libc::REG_R15),
-    rdi = const place(libc::REG_RDI),
-    rsi = const place(libc::REG_RSI),
-    rdx = const place(libc::REG_RDX),
-    rcx = const place(libc::REG_RCX),
-    r8 = const place(libc::REG_R8),
-    r9 = const place(libc::REG_R9),
-    rip = const place(libc::REG_RIP),
-    rsp = const place(libc::REG_RSP),
-    state_named = const STATE_NAMED,
-    vector_control = const VECTOR_CONTROL,
     state = const STATE,
 }
 
@@ -195,44 +195,12 @@ entry! {
     setcontext, before_set,
     ["push rdi", "call {set_mask}", "pop rdx", "test eax, eax", "jnz 3f", load!(), "3: ret"],
     set_mask = sym set_mask,
-    rbx = const place(libc::REG_RBX),
-    rbp = const place(libc::REG_RBP),
-    r12 = const place(libc::REG_R12),
-    r13 = const place(libc::REG_R13),
-    r14 = const place(libc::REG_R14),
-    r15 = const place(libc::REG_R15),
-    rdi = const place(libc::REG_RDI),
-    rsi = const place(libc::REG_RSI),
-    rdx = const place(libc::REG_RDX),
-    rcx = const place(libc::REG_RCX),
-    r8 = const place(libc::REG_R8),
-    r9 = const place(libc::REG_R9),
-    rip = const place(libc::REG_RIP),
-    rsp = const place(libc::REG_RSP),
-    state_named = const STATE_NAMED,
-    vector_control = const VECTOR_CONTROL,
 }
 
 entry! {
     swapcontext, before_swap,
     [save!(), "push rsi", "call {switch_mask}", "pop rdx", "test eax, eax", "jnz 3f", load!(), "3: ret"],
     switch_mask = sym switch_mask,
-    rbx = const place(libc::REG_RBX),
-    rbp = const place(libc::REG_RBP),
-    r12 = const place(libc::REG_R12),
-    r13 = const place(libc::REG_R13),
-    r14 = const place(libc::REG_R14),
-    r15 = const place(libc::REG_R15),
-    rdi = const place(libc::REG_RDI),
-    rsi = const place(libc::REG_RSI),
-    rdx = const place(libc::REG_RDX),
-    rcx = const place(libc::REG_RCX),
-    r8 = const place(libc::REG_R8),
-    r9 = const place(libc::REG_R9),
-    rip = const place(libc::REG_RIP),
-    rsp = const place(libc::REG_RSP),
-    state_named = const STATE_NAMED,
-    vector_control = const VECTOR_CONTROL,
     state = const STATE,
 }
 

@@ -20,8 +20,8 @@ static_tls! {
 }
 
 static_tls! {
-    /// Where the kernel finds and leaves a mask if the stack is managed, of which a page may have left RAM. What it has
-    /// left here is read before another call, but where a signal that the guard leaves open comes just then.
+    /// Where the kernel finds and leaves a mask if the stack is managed: a page of that may have left RAM. The handler
+    /// of a signal that guards leave open may overwrite it.
     static MASK: u64 = "folioswap_mask";
 }
 
