@@ -204,6 +204,7 @@ def with_compiler(compiler, prefix, scratch):
         ("faces-static", [compiler, "-std=c11", "-D_GNU_SOURCE", *flags, f"{tests}/faces.c"], static, [["direct"]]),
         ("faces-asan", [compiler, "-std=c11", "-D_GNU_SOURCE", "-fsanitize=address", *flags, f"{tests}/faces.c"], shared,
          [["monitor"], ["direct"]]),
+        ("allocator", [compiler, "-std=c11", "-D_GNU_SOURCE", *flags, f"{tests}/allocator.c"], shared, [["monitor"], ["direct"]]),
         ("sort", [compiler, "-std=c11", "-Wpedantic", *flags, f"{examples}/sort.c"], shared, [["32"]]),
         ("sort-asan", [compiler, "-std=c11", "-fsanitize=address", *flags, f"{examples}/sort.c"], shared, [["32"]]),
         ("resource", [plus, "-std=c++17", *flags, f"{examples}/resource.cpp"], shared, [[]]),

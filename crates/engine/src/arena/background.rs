@@ -8,17 +8,19 @@ use crate::compact::slots::SlotCompactor;
 use crate::engine::Engine;
 use crate::memory::zeroed;
 use crate::process::fatal::EndOnPanic;
+use crate::process::threads::Starting;
 use crate::relocate::evacuate::Evacuation;
 use crate::swap::attached::Frees;
 use crate::swap::free::Freer;
 
 /// The thread's body. Returns when the arena stops.
-pub(super) fn run(engine: &Engine, frees: Frees) {
+pub(super) fn run(engine: &Engine, frees: Frees, starting: Starting) {
     let _end = EndOnPanic("background");
     folioswap_sys::cpu::run_as_batch();
     let wanted = engine.ram().demand().background();
     let mut freer = (frees != Frees::Synchronous).then(Freer::new);
     let (mut slots, mut evacuation) = (SlotCompactor::default(), Evacuation::default());
+    drop(starting);
     while !engine.stopping() {
         let seen = wanted.now();
         zeroed::fill(engine.ram(), engine.table(), engine.lifecycle());

@@ -23,7 +23,6 @@ use crate::fault::readers;
 use crate::memory::waited;
 use crate::process::fatal;
 use crate::process::threads::{self, Thread};
-use crate::process::turns::NR_RINGS;
 use crate::reclaim::reclaimd::{self, ReclaimThread};
 use crate::relocate::write_back;
 use crate::swap::attached::Frees;
@@ -126,7 +125,8 @@ impl Crew {
 
     fn begin_others(self: &Arc<Self>, threads: &mut Vec<Thread>) -> Result<(), Error> {
         let (crew, seen) = (Arc::clone(self), self.engine.ram().reclaim_wanted().now());
-        let body = move |engine: &Engine| {
+        let body = move |engine: &Engine, starting| {
+            drop(starting); // it makes nothing until it is wanted
             engine.ram().reclaim_wanted().wait(seen);
             if !engine.stopping() {
                 let lacking = std::mem::take(&mut *crew.lacking.lock().expect("nothing panics under this lock"));
@@ -136,12 +136,14 @@ impl Crew {
                 crew.work();
             }
             drop(crew);
-            reclaimd::run(engine, ReclaimThread::FIRST);
+            reclaimd::run(engine, ReclaimThread::FIRST, || engine.ram().demand().note_reclaim());
         };
         let reclaim = threads::spawn("reclaim", &self.engine, body);
         threads.push(reclaim.inspect_err(|_| self.engine.ram().demand().note_no_reclaim())?);
         let frees = self.frees;
-        threads.push(threads::spawn("background", &self.engine, move |engine| background::run(engine, frees))?);
+        threads.push(threads::spawn("background", &self.engine, move |engine, starting| {
+            background::run(engine, frees, starting)
+        })?);
         Ok(())
     }
 
@@ -163,12 +165,15 @@ impl Crew {
         let mut started =
             vec![threads::spawn("readahead", engine, readahead::run), threads::spawn("compact", engine, compactd::run)];
         for place in ReclaimThread::of_zones(engine.ram().zones().all().len()).skip(1) {
-            started.push(threads::spawn("reclaim", engine, move |engine| reclaimd::run(engine, place)));
+            started.push(threads::spawn("reclaim", engine, move |engine, starting| {
+                reclaimd::run(engine, place, || drop(starting));
+            }));
         }
         started.extend(self.more_monitors(self.nr_monitors()));
         if self.mode != FaultMode::Monitor {
             let stop = Arc::clone(&self.stop);
-            started.push(threads::spawn("readers", engine, move |engine| readers::run(engine, &stop)));
+            started
+                .push(threads::spawn("readers", engine, move |engine, starting| readers::run(engine, &stop, starting)));
         }
         self.add(started);
         self.compress();
@@ -177,17 +182,13 @@ impl Crew {
         clock::calibrate();
     }
 
-    /// Has all threads run, and what they make at their start made, before the program's filter may refuse it.
-    pub fn prepare_for_limits(&self) {
+    /// Has all threads run, and what they make at their start made: before the program's filter may refuse it, and
+    /// before a thread touches managed memory while it holds an allocator's lock.
+    pub fn prepare(&self) {
         self.work();
         self.engine.ram().reclaim_wanted().signal(); // the one that waits becomes a reclaim thread
-        // Those of reclaim threads and monitors, and readahead's.
-        let nr_monitors = if self.mode == FaultMode::Monitor { self.nr_begun.load(Ordering::SeqCst) } else { 0 };
-        let nr_rings = self.engine.ram().zones().all().len() + nr_monitors + 1;
         let begun = Instant::now();
-        while begun.elapsed() < START_PATIENCE
-            && !(threads::have_begun() && NR_RINGS.load(Ordering::SeqCst) >= nr_rings)
-        {
+        while begun.elapsed() < START_PATIENCE && !(threads::have_begun() && self.engine.ram().demand().has_settled()) {
             futex::sleep(Duration::from_micros(50));
         }
     }
@@ -204,11 +205,17 @@ impl Crew {
         let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let companions = ReclaimThread::of_companions(engine.ram().zones().all().len(), nr_cpus);
         let buffer = Buffer::try_new().map_err(Error::system("taking memory for a block"));
-        let tiering =
-            buffer.and_then(|buffer| threads::spawn("tiering", engine, |engine| write_back::run(engine, buffer)));
+        let tiering = buffer.and_then(|buffer| {
+            threads::spawn("tiering", engine, |engine, starting| {
+                drop(starting);
+                write_back::run(engine, buffer);
+            })
+        });
         let mut started = vec![tiering];
         for place in companions {
-            started.push(threads::spawn("reclaim", engine, move |engine| reclaimd::run(engine, place)));
+            started.push(threads::spawn("reclaim", engine, move |engine, starting| {
+                reclaimd::run(engine, place, || drop(starting));
+            }));
         }
         self.add(started);
     }
@@ -253,7 +260,9 @@ impl Crew {
     fn monitors(&self, numbers: Range<usize>) -> Vec<Result<Thread, Error>> {
         let monitor = |number| {
             let stop = Arc::clone(&self.stop);
-            threads::spawn("monitor", &self.engine, move |engine| monitor::run(engine, &stop, number == 0))
+            threads::spawn("monitor", &self.engine, move |engine, starting| {
+                monitor::run(engine, &stop, number == 0, starting);
+            })
         };
         if self.mode == FaultMode::Monitor { numbers.map(monitor).collect() } else { Vec::new() }
     }

@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::memory::oldest::older_class;
 use crate::process::cpu::current_cpu;
 use crate::process::fatal::EndOnPanic;
+use crate::process::threads::Starting;
 use crate::reclaim::reclaimd;
 
 /// Free frames needed beyond a whole pageblock: those that the free scanner isolates at one time.
@@ -43,8 +44,9 @@ enum Purpose {
 }
 
 /// The thread's body. Returns when the arena stops.
-pub(crate) fn run(engine: &Engine) {
+pub(crate) fn run(engine: &Engine, starting: Starting) {
     let _end = EndOnPanic("compaction");
+    drop(starting);
     let thread = folioswap_sys::signals::thread_id();
     let mut pacing = Pacing::default();
     let mut seen = engine.compactor().wanted().now();

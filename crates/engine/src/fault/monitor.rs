@@ -25,6 +25,7 @@ use crate::fault::readers;
 use crate::fault::resolve::{resolve_for, resolve_own};
 use crate::process::cpu::{self, ServedCpu};
 use crate::process::fatal::{self, EndOnPanic};
+use crate::process::threads::Starting;
 use crate::process::turns::{Need, Turns, Waits};
 use crate::process::wakeup::Pass;
 
@@ -233,7 +234,7 @@ fn shorter(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
 }
 
 /// Body of a monitor thread. Returns when `stop` is signalled. `listens`: it serves other processes too.
-pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool) {
+pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool, starting: Starting) {
     let _end = EndOnPanic("monitor");
     let turns = Turns::new();
     let listener = if listens { Listener::new().ok() } else { None };
@@ -247,6 +248,7 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool) {
     let held_back = Vec::with_capacity(MOST_HELD_BACK);
     let readers = Readers { listener, may_ask: false, next: None, is_served: false };
     let mut flights = Flights { engine, turns: &turns, readers, make, all: Vec::new(), nr_waiting: 0, held_back };
+    drop(starting);
     let (mut watch_until, mut turn) = (Instant::now(), TURN);
     let mut listens_at = Instant::now();
     loop {

@@ -23,6 +23,7 @@ use crate::memory::frames::Prepared;
 use crate::memory::map_error::MapError;
 use crate::process::fatal::{self, EndOnPanic};
 use crate::process::stopwatch::Stopwatch;
+use crate::process::threads::Starting;
 use crate::process::turns::{Waits, asleep};
 use crate::swap::health::SwapInError;
 use crate::swap::health::Trouble;
@@ -73,10 +74,11 @@ impl<'t> Reads<'t> {
 }
 
 /// The thread's body. Returns when the arena stops.
-pub(crate) fn run(engine: &Engine) {
+pub(crate) fn run(engine: &Engine, starting: Starting) {
     let _end = EndOnPanic("readahead");
     let thread = folioswap_sys::signals::thread_id();
     let mut reads = Reads::new();
+    drop(starting);
     while !engine.stopping() {
         let seen = engine.reads().now();
         match engine.reads().pop() {

@@ -12,6 +12,7 @@ use folioswap_sys::uffd::EventFd;
 use crate::engine::Engine;
 use crate::fault::flow::Fault;
 use crate::memory::table::{blocks_of, pages_in};
+use crate::process::threads::Starting;
 use crate::process::turns::{Waits, asleep};
 
 /// The most that is brought in at once.
@@ -21,8 +22,9 @@ const MOST_BYTES: usize = 4 << 20;
 const AT_ONCE: usize = 16;
 
 /// Body of the thread. Returns when `stop` is signalled. If the process cannot listen, nobody is served.
-pub(crate) fn run(engine: &Engine, stop: &EventFd) {
+pub(crate) fn run(engine: &Engine, stop: &EventFd, starting: Starting) {
     let Ok(listener) = Listener::new() else { return };
+    drop(starting);
     while let Ok(Some(asked)) = listener.wait(stop) {
         asleep(serve(engine, &listener, asked, Waits::Asleep));
     }

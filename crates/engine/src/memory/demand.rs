@@ -22,6 +22,7 @@ pub(crate) struct Demand {
     begin: OnceLock<Begin>,
     begins_when_short: AtomicBool,
     lacks_reclaim: AtomicBool,
+    reclaims: AtomicBool,
 }
 
 /// A thread waits for frames for a folio of this order.
@@ -43,6 +44,7 @@ impl Demand {
         self.background.forget_waiters();
         self.frame_freed.forget_waiters();
         self.nr_awaited.store(0, Ordering::Relaxed);
+        self.reclaims.store(false, Ordering::Relaxed);
     }
 
     /// Signalled when frames run short: wakes reclaim. The thread that asks for it may be the one that starts reclaim
@@ -80,6 +82,16 @@ impl Demand {
     /// Notes that no thread reclaims: whoever needs frames has to.
     pub fn note_no_reclaim(&self) {
         self.lacks_reclaim.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that a thread reclaims.
+    pub fn note_reclaim(&self) {
+        self.reclaims.store(true, Ordering::Release);
+    }
+
+    /// Whether a thread reclaims, or none will.
+    pub fn has_settled(&self) -> bool {
+        self.reclaims.load(Ordering::Acquire) || self.lacks_reclaim()
     }
 
     /// Whether no thread reclaims.

@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_panic_on_a_thread_of_the_engine_ends_the_process_with_one_line_and_a_status() {
         if std::env::var_os(PANICS).is_some() {
-            threads::spawn("test", &Arc::new(()), |_| panic!("first\nsecond")).unwrap().join();
+            threads::spawn("test", &Arc::new(()), |_, _| panic!("first\nsecond")).unwrap().join();
             return;
         }
         let name =

@@ -25,28 +25,42 @@ impl Thread {
     }
 }
 
+/// A thread is being started. It drops this once it has all that it makes at its start: from then on, neither it nor
+/// the C library takes memory for that.
+pub(crate) struct Starting(());
+
+impl Starting {
+    fn note() -> Self {
+        NR_SPAWNED.fetch_add(1, Ordering::SeqCst);
+        Starting(())
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        NR_BEGUN.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 pub(crate) fn spawn<T: Send + Sync + 'static>(
     job: &'static str,
     of: &Arc<T>,
-    body: impl FnOnce(&T) + Send + 'static,
+    body: impl FnOnce(&T, Starting) + Send + 'static,
 ) -> Result<Thread, Error> {
     fatal::end_on_own_panics();
-    let of = Arc::clone(of);
-    NR_SPAWNED.fetch_add(1, Ordering::SeqCst);
+    let (of, starting) = (Arc::clone(of), Starting::note());
     let spawned = own_table::spawn(&format!("folioswap-{job}"), 256 << 10, move || {
-        NR_BEGUN.fetch_add(1, Ordering::SeqCst);
-        body(&of);
+        // For a thread's first block an allocator may want a lock that others hold while they wait for a fault.
+        drop(std::hint::black_box(Box::new(0u8)));
+        body(&of, starting);
     });
-    if spawned.is_err() {
-        NR_BEGUN.fetch_add(1, Ordering::SeqCst);
-    }
     spawned.map(Thread).map_err(Error::system("starting a thread"))
 }
 
 static NR_SPAWNED: AtomicUsize = AtomicUsize::new(0);
 static NR_BEGUN: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether all threads run that were spawned: the C library's calls at their start are over.
+/// Whether all threads that were spawned are through with their start.
 pub(crate) fn have_begun() -> bool {
     NR_BEGUN.load(Ordering::SeqCst) >= NR_SPAWNED.load(Ordering::SeqCst)
 }

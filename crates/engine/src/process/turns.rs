@@ -11,7 +11,6 @@ use std::future::{Future, poll_fn};
 use std::io::{self, IoSliceMut};
 use std::os::fd::RawFd;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use folioswap_sys::uring::{self, Ring, Start};
@@ -20,9 +19,6 @@ use crate::process::fatal;
 
 /// Reads of one thread in flight at most. A flow that wants another one waits.
 const DEPTH: usize = 64;
-
-/// How many rings of the engine's threads were made in this process and those that it was forked from, or refused.
-pub(crate) static NR_RINGS: AtomicUsize = AtomicUsize::new(0);
 
 /// Runs a flow that waits asleep.
 pub(crate) fn asleep<R>(flow: impl Future<Output = R>) -> R {
@@ -96,9 +92,7 @@ enum Read {
 
 impl Turns {
     pub fn new() -> Self {
-        let ring = Ring::new(DEPTH as u32).ok();
-        NR_RINGS.fetch_add(1, Ordering::SeqCst);
-        Turns::on(ring)
+        Turns::on(Ring::new(DEPTH as u32).ok())
     }
 
     /// Without a ring, whoever reads sleeps.

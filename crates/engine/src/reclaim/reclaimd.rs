@@ -74,10 +74,11 @@ impl ReclaimThread {
 }
 
 /// The thread's body. Returns when the arena stops.
-pub(crate) fn run(engine: &Engine, place: ReclaimThread) {
+pub(crate) fn run(engine: &Engine, place: ReclaimThread, has_begun: impl FnOnce()) {
     let _end = EndOnPanic("reclaim");
     let thread = folioswap_sys::signals::thread_id();
     let mut writes = Writes::new();
+    has_begun();
     let mut measured = Instant::now();
     while !engine.stopping() {
         let seen = engine.ram().reclaim_wanted().now();

@@ -3,13 +3,11 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::Ordering;
 
 pub(crate) use folioswap_core::Direction;
 use folioswap_sys::file_limit;
 use folioswap_sys::uring::{self, Ring, Start};
 
-use crate::process::turns::NR_RINGS;
 use crate::swap::device_slot::Extent;
 use crate::swap::figures::Begun;
 
@@ -38,10 +36,8 @@ struct Flight<J> {
 impl<J> Transfers<J> {
     /// Room for [`DEPTH`] transfers. Without io_uring none can be started: see [`Transfers::asynchronous`].
     pub fn new() -> Self {
-        let ring = Ring::new(DEPTH as u32).ok();
-        NR_RINGS.fetch_add(1, Ordering::SeqCst);
         Transfers {
-            ring,
+            ring: Ring::new(DEPTH as u32).ok(),
             jobs: (0..DEPTH).map(|_| None).collect(),
             ended: VecDeque::with_capacity(DEPTH),
             nr_in_flight: 0,
