@@ -32,7 +32,7 @@ rm -f "$to/lib/libfolioswap.a"
 ${AR:-ar} rcs "$to/lib/libfolioswap.a" "$object"
 # shellcheck disable=SC2086 # one argument a name
 ${CC:-cc} -shared -o "$to/lib/libfolioswap.so.$version" -Wl,-soname,"$soname" \
-    -Wl,--version-script="$here/folioswap.map" -Wl,-z,nodelete -Wl,--gc-sections $roots "$archive" \
+    -Wl,--version-script="$here/folioswap.map" -Wl,-z,nodelete -Wl,-z,initfirst -Wl,--gc-sections $roots "$archive" \
     -lgcc_s -lpthread -ldl -lm -lc
 ln -sf "libfolioswap.so.$version" "$to/lib/$soname"
 ln -sf "$soname" "$to/lib/libfolioswap.so"

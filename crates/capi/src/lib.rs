@@ -7,6 +7,7 @@
 
 #![allow(non_camel_case_types)]
 
+mod begin;
 mod heap;
 mod message;
 mod stats;
@@ -111,6 +112,7 @@ fn invalid(error: impl std::fmt::Display) -> folioswap_error {
 /// `options` and what it names are valid for the call, and `pool` can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn folioswap_open(options: *const folioswap_options, pool: *mut *mut folioswap) -> c_int {
+    begin::keep();
     if options.is_null() || pool.is_null() {
         return invalid("options and pool must not be NULL") as c_int;
     }

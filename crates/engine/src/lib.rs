@@ -46,6 +46,7 @@ pub use arena::by_address::{RawSpace, Replaced};
 pub use arena::doctor::{Finding, Verdict, doctor};
 pub use arena::fork::Forking;
 pub use arena::heap::{ArenaHeap, LARGE_BYTES};
+pub use arena::inherit::register_fork_handlers;
 pub use arena::region::{ArenaVec, Region};
 #[doc(hidden)]
 pub use arena::run_settings::RunSettings;

@@ -5,6 +5,9 @@
 //! engine to rest, in the order in which the arenas were added. Meanwhile the forking thread blocks all signals. In the
 //! child it makes each arena the child's own before any code of the program runs; if that fails the child ends with a
 //! message, because what is missing would read as zero.
+//!
+//! Handlers that the program registers later find all memory in place, before the fork and behind it, and may wait for
+//! threads that touch it: theirs run before these in the first case, and after them in the others.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -30,23 +33,36 @@ impl Arena {
     /// swap of their own. Without it, a child that touches the arena's memory ends by SIGSEGV. A fork then waits until
     /// the engine rests. Children of raw `clone`, `vfork` and posix_spawn are not affected.
     ///
+    /// Handlers of `pthread_atfork` that touch the memory, or wait for threads that do, must be registered later than
+    /// [`register_fork_handlers`] is called, which this calls otherwise.
+    ///
     /// # Errors
-    /// [`Error::System`]: the handlers cannot be registered.
+    /// As [`register_fork_handlers`].
     pub fn inherit(&self) -> Result<(), Error> {
-        static REGISTERED: Once = Once::new();
-        let mut failed = 0;
-        REGISTERED.call_once(|| {
-            // SAFETY: the three functions live as long as the process; a library that holds them is never unloaded,
-            // because its threads run its code.
-            failed = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
-        });
-        if failed != 0 {
-            return Err(Error::system("preparing for forks")(std::io::Error::from_raw_os_error(failed)));
-        }
+        register_fork_handlers()?;
         let mut inherited = inherited();
         inherited.retain(|arena| arena.strong_count() > 0);
         inherited.push(Arc::downgrade(&self.running));
         Ok(())
+    }
+}
+
+/// Registers the handlers that make [`Arena::inherit`] work, if they are not registered yet. They allocate: the global
+/// allocator must work in handlers that are registered now.
+///
+/// # Errors
+/// [`Error::System`]: the handlers cannot be registered.
+pub fn register_fork_handlers() -> Result<(), Error> {
+    static REGISTERED: Once = Once::new();
+    let mut failed = 0;
+    REGISTERED.call_once(|| {
+        // SAFETY: the three functions live as long as the process; a library that holds them is never unloaded,
+        // because its threads run its code.
+        failed = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    });
+    match failed {
+        0 => Ok(()),
+        number => Err(Error::system("preparing for forks")(std::io::Error::from_raw_os_error(number))),
     }
 }
 

@@ -9,7 +9,7 @@ pub(crate) mod doctor;
 pub(crate) mod fork;
 pub(crate) mod heap;
 mod holds;
-mod inherit;
+pub(crate) mod inherit;
 pub(crate) mod region;
 pub(crate) mod run_settings;
 mod setup;
