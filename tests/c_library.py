@@ -208,6 +208,7 @@ def with_compiler(compiler, prefix, scratch):
         ("fork_handlers", [compiler, "-std=c11", "-D_GNU_SOURCE", *flags, f"{tests}/fork_handlers.c"], shared,
          [["monitor"], ["direct"]]),
         ("fork_handlers-static", [compiler, "-std=c11", "-D_GNU_SOURCE", *flags, f"{tests}/fork_handlers.c"], static, [["direct"]]),
+        ("handlers", [compiler, "-std=c11", "-D_GNU_SOURCE", *flags, f"{tests}/handlers.c"], shared, [["monitor"], ["direct"]]),
         ("sort", [compiler, "-std=c11", "-Wpedantic", *flags, f"{examples}/sort.c"], shared, [["32"]]),
         ("sort-asan", [compiler, "-std=c11", "-fsanitize=address", *flags, f"{examples}/sort.c"], shared, [["32"]]),
         ("resource", [plus, "-std=c++17", *flags, f"{examples}/resource.cpp"], shared, [[]]),

@@ -1,14 +1,48 @@
 //! What the library does before the program begins: handlers of forks that come before the program's, and memory that
 //! is not the program's.
 //!
-//! A program may keep its allocator's data in a pool, or hold the allocator's lock while it touches one, and its own
-//! handlers of `pthread_atfork` may do either. So nothing here takes memory from that allocator, and these handlers are
-//! registered before all others: they run last before a fork, and first behind it.
+//! A program may keep its allocator's data in a pool, or hold the allocator's lock while it touches one, also in a
+//! signal handler that has interrupted the allocator. Its own handlers of `pthread_atfork` may do either. So nothing
+//! here takes memory from that allocator, and these handlers are registered before all others: they run last before a
+//! fork, and first behind it.
+
+use std::alloc::{GlobalAlloc, Layout};
 
 use dlmalloc::GlobalDlmalloc;
+use folioswap_sys::signals;
 
 #[global_allocator]
-static OWN: GlobalDlmalloc = GlobalDlmalloc;
+static OWN: Own = Own;
+
+/// No handler of the program, which might touch a pool, interrupts the holder of its lock.
+struct Own;
+
+// SAFETY: another allocator's blocks and promises.
+unsafe impl GlobalAlloc for Own {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _blocked = signals::block_all();
+        // SAFETY: the caller's promise.
+        unsafe { GlobalDlmalloc.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        let _blocked = signals::block_all();
+        // SAFETY: the caller's promise.
+        unsafe { GlobalDlmalloc.dealloc(block, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let _blocked = signals::block_all();
+        // SAFETY: the caller's promise.
+        unsafe { GlobalDlmalloc.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        let _blocked = signals::block_all();
+        // SAFETY: the caller's promise.
+        unsafe { GlobalDlmalloc.realloc(block, layout, new_size) }
+    }
+}
 
 /// Run before the constructors of the program, and with the shared library before those of all other libraries.
 #[used]
@@ -18,7 +52,7 @@ static BEGIN: extern "C" fn() = begin;
 extern "C" fn begin() {
     // SAFETY: registers handlers. No other thread runs, or allocates here: nothing of this library was called yet.
     unsafe { dlmalloc::enable_alloc_after_fork() };
-    let _ = folioswap::register_fork_handlers(); // else `folioswap_open` says it
+    let _ = ::folioswap::register_fork_handlers(); // else `folioswap_open` says it
 }
 
 /// To be called by what every program calls: the linker keeps what is named.

@@ -9,12 +9,12 @@ use crate::watch::{Allowed, Watch};
 use crate::{complain, outside, program, stats_text};
 use clap::Args;
 use folioswap::device::KeptDevice;
-use folioswap::{RunSettings, SwapDevice};
+use folioswap::{Bytes, RunSettings, SwapDevice};
 use folioswap_command::args::{BUDGET_AND_SWAP, Folios, Paging, PagingOptions, REPORTS, check_budget};
 use folioswap_command::exit::{End, Failure};
 use folioswap_command::own_executable;
 use folioswap_command::supervise::Supervisor;
-use folioswap_sys::own_calls;
+use folioswap_sys::{control_group, own_calls};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -68,6 +68,14 @@ pub fn run(args: &RunArgs) -> Result<End, Failure> {
     check_modes(&args.paging.options, args.lock)?;
     let faults = folioswap::choose_faults(args.paging.options.faults)?;
     let preload = preload_library()?;
+    let permitted_bytes = control_group::memory_limit();
+    if permitted_bytes < args.paging.memory {
+        complain(&format!(
+            "folioswap: note: a memory cgroup permits {}, less than the budget: the kernel swaps or kills beyond that; \
+             --memory 80% is of what it permits",
+            Bytes(permitted_bytes)
+        ));
+    }
     let obstacle = program::obstacle(&file);
     if let Some(obstacle) = obstacle {
         complain(&format!("folioswap: note: the memory of '{}' is not paged: {obstacle}", file.display()));

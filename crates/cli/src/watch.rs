@@ -4,6 +4,7 @@
 use crate::{outside, program};
 use folioswap::{Bytes, SharedCounters};
 use folioswap_sys::resident::Unseen;
+use folioswap_sys::said;
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
@@ -106,7 +107,7 @@ fn descendants() -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let pid = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
-        let parent = pid.and_then(|pid| parent_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?));
+        let parent = pid.and_then(|pid| parent_in(&said::read(format!("/proc/{pid}/stat")).ok()?));
         if let (Some(pid), Some(parent)) = (pid, parent) {
             children.entry(parent).or_default().push(pid);
         }
@@ -137,7 +138,7 @@ struct Process {
 impl Process {
     /// A process that has more than `least_bytes` in RAM. Of others the mappings are not read, which takes longer.
     fn of(pid: u32, least_bytes: u64) -> Option<Process> {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let status = said::read(format!("/proc/{pid}/status")).ok()?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
         let bytes = |name| Some(field(name)?.split_whitespace().next()?.parse::<u64>().ok()? << 10);
         let (anonymous, shared) = (bytes("RssAnon:")?, bytes("RssShmem:")?);
@@ -145,7 +146,7 @@ impl Process {
         if in_ram <= least_bytes {
             return None;
         }
-        let has_library = fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains(LIBRARY));
+        let has_library = said::read(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains(LIBRARY));
         Some(Process { name: field("Name:")?.trim().to_owned(), in_ram, shared, has_library })
     }
 

@@ -3,8 +3,9 @@
 //! A limit holds for all groups below its own, so each is looked for from the process's group up to the base of the
 //! hierarchy. The files are read anew at each call: administrators change limits while a process runs.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::said;
 
 /// Where distributions and containers mount the hierarchies.
 const ROOT: &str = "/sys/fs/cgroup";
@@ -23,7 +24,7 @@ pub fn memory_left() -> u64 {
 }
 
 fn membership() -> String {
-    fs::read_to_string("/proc/self/cgroup").unwrap_or_default()
+    said::read("/proc/self/cgroup").unwrap_or_default()
 }
 
 /// File names of a memory control group: limit, usage, and the statistics of page cache, which can be reclaimed.
@@ -72,13 +73,13 @@ struct Group {
 impl Group {
     /// What a file of the group says; `None` also for `max`.
     fn number(&self, name: &str) -> Option<u64> {
-        fs::read_to_string(self.directory.join(name)).ok()?.trim().parse().ok()
+        said::read(self.directory.join(name)).ok()?.trim().parse().ok()
     }
 
     /// What is left; `None` without a limit.
     fn left(&self) -> Option<u64> {
         let (limit, used) = (self.number(self.names.limit)?, self.number(self.names.used)?);
-        let stat = fs::read_to_string(self.directory.join("memory.stat")).unwrap_or_default();
+        let stat = said::read(self.directory.join("memory.stat")).unwrap_or_default();
         let fields = stat.lines().filter_map(|line| line.split_once(' '));
         let cached: u64 = fields
             .filter(|(name, _)| self.names.files.contains(name))

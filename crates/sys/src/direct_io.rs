@@ -130,16 +130,23 @@ pub fn block_device(path: &Path) -> Result<(OwnedFd, u64), OpenError> {
     if !file.metadata()?.file_type().is_block_device() {
         return Err(OpenError::NotBlockDevice); // replaced meanwhile
     }
-    let size = size_of_block_device(&file)?;
+    if ask_block_device(&file, BLKROGET)? as u32 != 0 {
+        return Err(io::Error::from_raw_os_error(libc::EROFS).into());
+    }
+    let size = ask_block_device(&file, BLKGETSIZE64)?;
     Ok((file.into(), size))
 }
 
-fn size_of_block_device(file: &File) -> io::Result<u64> {
-    const BLKGETSIZE64: u64 = 0x8008_1272;
-    let mut size = 0u64;
-    // SAFETY: the request writes eight bytes, into a local of this frame.
-    check(unsafe { libc::syscall(libc::SYS_ioctl, file.as_raw_fd(), BLKGETSIZE64, &raw mut size) })?;
-    Ok(size)
+/// Answers with four bytes: whether the device is read-only. It can be opened for writing all the same.
+const BLKROGET: u64 = 0x125e;
+/// Answers with eight bytes.
+const BLKGETSIZE64: u64 = 0x8008_1272;
+
+fn ask_block_device(file: &File, request: u64) -> io::Result<u64> {
+    let mut answer = 0u64;
+    // SAFETY: both requests write at most eight bytes, into a local of this frame.
+    check(unsafe { libc::syscall(libc::SYS_ioctl, file.as_raw_fd(), request, &raw mut answer) })?;
+    Ok(answer)
 }
 
 /// Calls fcntl with a lock on the whole file, for the calling process.
@@ -206,7 +213,7 @@ pub fn locked_of_other(
             TryLockError::Error(error) => return Err(error.into()),
         }
     }
-    let size = if about.file_type().is_block_device() { Some(size_of_block_device(&file)?) } else { None };
+    let size = if about.file_type().is_block_device() { Some(ask_block_device(&file, BLKGETSIZE64)?) } else { None };
     Ok(Some((file.into(), size)))
 }
 

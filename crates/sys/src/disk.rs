@@ -1,8 +1,10 @@
 //! What the kernel reports about the disk below a file.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -43,8 +45,8 @@ fn said_of_disk(found: &Path, what: &str) -> Option<String> {
 /// The devices below a device: the components of a mapped device, or the disk that holds a loop device's file. `None`
 /// if this is unknown: the loop device's file has no name any more.
 pub(crate) fn below(found: &Path) -> Option<Vec<PathBuf>> {
-    if let Ok(file) = fs::read_to_string(found.join("loop/backing_file")) {
-        let file = fs::metadata(file.trim_end_matches('\n')).ok()?;
+    if let Ok(file) = fs::read(found.join("loop/backing_file")) {
+        let file = fs::metadata(OsStr::from_bytes(file.strip_suffix(b"\n").unwrap_or(&file))).ok()?;
         return Some(vec![entry_of(if file.file_type().is_block_device() { file.rdev() } else { file.dev() })]);
     }
     Some(paths_in(&found.join("slaves")))

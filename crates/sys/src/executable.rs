@@ -26,7 +26,13 @@ const OTHER_LOADERS: [&[u8]; 3] = [b"ld-musl", b"uClibc", b"/linker64"];
 
 const ELF_HEAD_BYTES: usize = 64;
 const ENTRY_BYTES: usize = 56;
+const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
+const DT_STRTAB: u64 = 5;
+const DT_SONAME: u64 = 14;
+
+/// How the GNU C library's own loader is called, which is a program, too: it runs the one that it is told.
+const GNU_LOADER: &[u8] = b"ld-linux";
 
 /// What is in the way for a program at a path. Of a script the interpreter decides. `None`: nothing, or the file cannot
 /// be read.
@@ -84,17 +90,38 @@ fn obstacle_in(file: &OwnedFd) -> Option<Obstacle> {
     }
     let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
     let (table, entry_len, count) = (word(&head, 32), u64::from(half(54)), u64::from(half(56)));
+    let mut is_loader = false;
     for index in 0..count {
         let mut entry = [0; ENTRY_BYTES];
         direct_io::pread_exact(file.as_raw_fd(), &mut entry, table.checked_add(index * entry_len)?).ok()?;
         if word(&entry, 0) as u32 == PT_INTERP {
             let mut loader = [0; 256];
             let len = read_at(file, &mut loader, word(&entry, 8)).min(word(&entry, 32) as usize);
-            let is_loader = |name: &&[u8]| loader[..len].windows(name.len()).any(|part| part == *name);
-            return OTHER_LOADERS.iter().any(is_loader).then_some(Obstacle::OtherLibrary);
+            let has_name = |name: &&[u8]| loader[..len].windows(name.len()).any(|part| part == *name);
+            return OTHER_LOADERS.iter().any(has_name).then_some(Obstacle::OtherLibrary);
+        }
+        is_loader |= word(&entry, 0) as u32 == PT_DYNAMIC && is_gnu_loader(file, word(&entry, 8), word(&entry, 32));
+    }
+    (!is_loader).then_some(Obstacle::Static)
+}
+
+/// Whether a file has the loader's name in its dynamic section. There its addresses are offsets.
+fn is_gnu_loader(file: &OwnedFd, dynamic: u64, len: u64) -> bool {
+    let (mut names, mut name) = (None, None);
+    for at in (dynamic..dynamic.saturating_add(len)).step_by(16) {
+        let mut entry = [0; 16];
+        if direct_io::pread_exact(file.as_raw_fd(), &mut entry, at).is_err() || word(&entry, 0) == 0 {
+            break;
+        }
+        match word(&entry, 0) {
+            DT_STRTAB => names = Some(word(&entry, 8)),
+            DT_SONAME => name = Some(word(&entry, 8)),
+            _ => {}
         }
     }
-    Some(Obstacle::Static)
+    let mut begin = [0; GNU_LOADER.len()];
+    let at = names.zip(name).and_then(|(names, name)| names.checked_add(name));
+    at.is_some_and(|at| read_at(file, &mut begin, at) == begin.len() && begin == *GNU_LOADER)
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
@@ -130,6 +157,7 @@ mod tests {
     #[test]
     fn the_loader_decides() {
         assert_eq!(obstacle(c"/bin/sh"), None);
+        assert_eq!(obstacle(c"/lib64/ld-linux-x86-64.so.2"), None);
         assert_eq!(obstacle(c"/nowhere"), None);
         assert_eq!(of(b""), None);
         assert_eq!(of(b"echo\n"), None);

@@ -15,6 +15,7 @@
 //! | **time and memory** | |
 //! | `clock` | the time, in nanoseconds |
 //! | `random` | random bytes |
+//! | `said` | what the kernel says in files, as text |
 //! | `futex` | sleeping until a word changes, and waking |
 //! | `memory` | address space: reserved, protected, advised, populated, freed, locked |
 //! | `call_times` | how long memory calls take |
@@ -91,6 +92,7 @@ pub mod pages;
 pub mod random;
 pub mod readers;
 pub mod resident;
+pub mod said;
 pub mod seat;
 pub mod seccomp;
 pub mod shared;

@@ -232,9 +232,19 @@ pub fn advise_hugepage(addr: usize, len: usize) -> io::Result<()> {
 /// The limit of the process's addresses (`ulimit -v`), if there is one.
 #[must_use]
 pub fn address_limit() -> Option<u64> {
+    limit(libc::RLIMIT_AS)
+}
+
+/// The limit of its private writable memory (`ulimit -d`), if there is one.
+#[must_use]
+pub fn data_limit() -> Option<u64> {
+    limit(libc::RLIMIT_DATA)
+}
+
+fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     let mut limits = libc::rlimit64 { rlim_cur: libc::RLIM64_INFINITY, rlim_max: libc::RLIM64_INFINITY };
     // SAFETY: the kernel fills in the local.
-    unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_AS, 0usize, &raw mut limits) };
+    unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, 0usize, &raw mut limits) };
     (limits.rlim_cur != libc::RLIM64_INFINITY).then_some(limits.rlim_cur)
 }
 

@@ -15,7 +15,7 @@ use libc::{c_long, sock_filter};
 
 use crate::memory::PAGE_SIZE;
 use crate::seccomp::MACHINE;
-use crate::{check, random};
+use crate::{check, random, said};
 
 /// Where the page is; 0: there is none.
 static PAGE: AtomicUsize = AtomicUsize::new(0);
@@ -313,7 +313,7 @@ pub fn end_the_process(filter: &mut [sock_filter]) {
 /// Whether this thread has a seccomp filter. `false` also if that cannot be read.
 #[must_use]
 pub fn is_filtered() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = said::read("/proc/self/status").unwrap_or_default();
     status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() != "0"))
 }
 

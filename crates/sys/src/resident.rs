@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 
-use crate::check;
+use crate::{check, said};
 
 /// This process's memory in RAM, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,7 +77,7 @@ impl Unseen {
     /// # Errors
     /// Its list of mappings cannot be read.
     pub fn of(process: &str) -> io::Result<Unseen> {
-        std::fs::read_to_string(format!("/proc/{process}/smaps")).map(|list| Unseen::parse(&list))
+        said::read(format!("/proc/{process}/smaps")).map(|list| Unseen::parse(&list))
     }
 
     fn parse(list: &str) -> Unseen {

@@ -3,7 +3,7 @@
 use std::io;
 use std::marker::PhantomData;
 
-use crate::check;
+use crate::{check, said};
 
 /// While it lives, the calling thread gets no signals except those of its own faults. Threads that it starts meanwhile
 /// inherit this for good.
@@ -106,7 +106,7 @@ pub fn send(thread: u32, signal: i32) -> io::Result<()> {
 /// ignored, and no system call made the access (the call would only repeat it). `false` also if this is unknown.
 #[must_use]
 pub fn ends_wait(thread: u32, signal: i32) -> bool {
-    let read = |what| std::fs::read_to_string(format!("/proc/self/task/{thread}/{what}"));
+    let read = |what| said::read(format!("/proc/self/task/{thread}/{what}"));
     let (Ok(status), Ok(call)) = (read("status"), read("syscall")) else { return false };
     let is_not_in = |set: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(set)).unwrap_or_default();

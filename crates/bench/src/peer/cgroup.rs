@@ -1,5 +1,6 @@
 //! A memory cgroup, version 1 or 2, whichever hierarchy has the memory controller.
 
+use folioswap_sys::said;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ enum Version {
 
 /// Creates a cgroup below the root of the hierarchy and limits its memory. Swap stays unlimited.
 pub fn create(memory_bytes: u64) -> Result<PathBuf, String> {
-    let mounts = fs::read_to_string("/proc/self/mounts").map_err(|error| format!("/proc/self/mounts: {error}"))?;
+    let mounts = said::read("/proc/self/mounts").map_err(|error| format!("/proc/self/mounts: {error}"))?;
     let (version, root) =
         hierarchy(&mounts, |root| fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default())
             .ok_or("no memory cgroup controller is mounted; `mount -t cgroup2 none /sys/fs/cgroup` would do")?;

@@ -4,6 +4,7 @@
 use super::system::command;
 use super::{Backing, zram};
 use folioswap_command::exit::Failure;
+use folioswap_sys::said;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -92,7 +93,7 @@ fn file_in_memory(directory: &Path, bytes: u64) -> Result<OwnedFd, Failure> {
 /// Rejects a machine with swap already on. The kernel may swap to those devices too, and the result would not be of
 /// this device alone.
 fn refuse_company() -> Result<(), Failure> {
-    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let swaps = said::read("/proc/swaps").unwrap_or_default();
     let names: Vec<_> = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
     if names.is_empty() {
         return Ok(());

@@ -281,9 +281,10 @@ impl ArenaBuilder {
 
     fn engine(mut self, uffd: Arc<Userfaultfd>, mapping: Mapping, devices: Vec<Opened>) -> Result<Engine, Error> {
         let block = Order::HUGE.bytes();
-        // Addresses for a budget that may grow, unless they are limited (ulimit -v).
+        // Addresses and records for a budget that may grow, unless they are limited (ulimit -v, -d).
         let may_grow = memory::address_limit().is_none();
         let most = if may_grow { memory::total_ram().min(MAX_MEMORY) } else { 0 };
+        let most = most.min(memory::data_limit().unwrap_or(u64::MAX));
         let most_blocks = most.max(self.memory) as usize / block;
         let topology = self.topology.get_or_insert_with(Topology::of_machine);
         let zoning = Zoning::new(topology, self.memory as usize / block);

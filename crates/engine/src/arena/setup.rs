@@ -69,12 +69,12 @@ pub(crate) fn try_userfaultfd(wanted: FaultMode) -> Result<(FaultChoice, Userfau
                 return Ok((choice(FaultMode::Monitor, format!("userfaultfd is permitted {by}")), uffd));
             }
             Err(error) if wanted == FaultMode::Monitor => {
-                return Err(no_userfaultfd("monitor", &error));
+                return Err(no_userfaultfd("monitor", error));
             }
             Err(error) => reason = format!("no userfaultfd for monitor: {error}"),
         }
     }
-    let (uffd, _, _) = Userfaultfd::open(Delivery::Sigbus).map_err(|error| no_userfaultfd("direct", &error))?;
+    let (uffd, _, _) = Userfaultfd::open(Delivery::Sigbus).map_err(|error| no_userfaultfd("direct", error))?;
     Ok((choice(FaultMode::Direct, reason), uffd))
 }
 
@@ -86,8 +86,9 @@ pub fn choose_faults(wanted: FaultMode) -> Result<FaultChoice, Error> {
     try_userfaultfd(wanted).map(|(choice, _)| choice)
 }
 
-fn no_userfaultfd(mode: &'static str, error: &UffdError) -> Error {
+fn no_userfaultfd(mode: &'static str, error: UffdError) -> Error {
     let help = match error {
+        UffdError::System { what, error } => return Error::system(what)(error),
         UffdError::NotSupported => "",
         _ => ": run as root, or `sysctl vm.unprivileged_userfaultfd=1`",
     };

@@ -19,6 +19,7 @@ static ENGINES: RwLock<Vec<Arc<Engine>>> = RwLock::new(Vec::new());
 
 /// Resolves faults of this arena on the faulting threads from now on.
 pub(crate) fn attach(engine: &Arc<Engine>) -> Result<(), Error> {
+    let _blocked = signals::block_all(); // a handler's fault asks for the list
     ENGINES.write().expect("nothing panics under this lock").push(Arc::clone(engine));
     if sigbus::is_fronted(libc::SIGBUS) {
         return Ok(());
@@ -37,6 +38,7 @@ pub fn behind_sigbus<R>(change: impl FnOnce() -> R) -> Result<R, Error> {
 }
 
 pub(crate) fn detach(engine: &Arc<Engine>) {
+    let _blocked = signals::block_all();
     ENGINES.write().expect("nothing panics under this lock").retain(|other| !Arc::ptr_eq(other, engine));
 }
 

@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ops::Range;
 
 use folioswap::{Advice, BLOCK_BYTES, PAGE_SIZE, RawSpace};
+use folioswap_sys::said;
 
 use crate::ground::export::export;
 use crate::ground::guard;
@@ -313,7 +314,7 @@ export! {
 /// Whether a pidfd refers to this process.
 fn is_self(pidfd: c_int) -> bool {
     let _guard = guard::enter();
-    let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).unwrap_or_default();
+    let about = said::read(format!("/proc/self/fdinfo/{pidfd}")).unwrap_or_default();
     let pid = about.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse::<u32>().ok());
     PIDFD_SELF.contains(&pidfd) || pid == Some(std::process::id())
 }

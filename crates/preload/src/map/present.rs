@@ -2,12 +2,12 @@
 //! all that it has, and what an allocator of its own or a constructor has mapped before this library's.
 
 use std::ffi::{c_int, c_void};
-use std::fs::{self, File};
+use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use folioswap::{PAGE_SIZE, RangeSet, RawSpace};
-use folioswap_sys::static_tls;
+use folioswap_sys::{said, static_tls};
 
 use crate::ground::c_library;
 use crate::ground::heap::{ORDINARY, PRIVATE};
@@ -20,13 +20,13 @@ const LEAST_PART_BYTES: usize = 64 << 10;
 /// Readable and writable private memory without files, by the mappings of this process. None, if the kernel does not
 /// say, or if a constructor has started a thread: it may be about to touch it, and some of it is its stack.
 pub fn find() -> Vec<Range<usize>> {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = said::read("/proc/self/status").unwrap_or_default();
     if !status.lines().any(|line| line.strip_prefix("Threads:").is_some_and(|nr| nr.trim() == "1")) {
         return Vec::new();
     }
     let own = [own_object(), PRIVATE.span(), ORDINARY.span()];
     let is_own = |range: &Range<usize>| own.iter().any(|own| range.start < own.end && own.start < range.end);
-    let text = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let text = said::read("/proc/self/maps").unwrap_or_default();
     let mut found = RangeSet::new();
     text.lines().filter_map(nameless).filter(|range| !is_own(range)).for_each(|range| found.add(range));
     found.remove(of_thread());

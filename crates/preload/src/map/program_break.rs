@@ -1,8 +1,9 @@
 //! brk and sbrk: the memory behind the program's data, which some allocators use.
 
 use std::ffi::{c_int, c_void};
-use std::fs;
 use std::sync::OnceLock;
+
+use folioswap_sys::said;
 
 use crate::ground::export::{aliases, export, real};
 use crate::ground::real::own;
@@ -31,7 +32,7 @@ fn start() -> usize {
     // The command's name, which comes before, may hold spaces.
     const FIELDS_BEHIND_NAME: usize = 44;
     *START.get_or_init(|| {
-        let text = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        let text = said::read("/proc/self/stat").unwrap_or_default();
         let fields = text.rsplit_once(") ").map_or("", |(_, fields)| fields);
         fields.split(' ').nth(FIELDS_BEHIND_NAME).and_then(|field| field.parse().ok()).unwrap_or(0)
     })
