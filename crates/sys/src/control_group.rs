@@ -92,6 +92,7 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn groups_above_count_too_and_cached_files_give_way() {

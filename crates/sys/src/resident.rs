@@ -40,9 +40,19 @@ fn bytes_of(status: &str, name: &str) -> Option<u64> {
 /// The addresses that are mapped in this process, in bytes, as RLIMIT_AS counts them. `None`: that cannot be read.
 #[must_use]
 pub fn mapped_bytes() -> Option<u64> {
+    of_status("VmSize:")
+}
+
+/// The private writable memory of this process, in bytes, as RLIMIT_DATA counts it. `None`: that cannot be read.
+#[must_use]
+pub fn data_bytes() -> Option<u64> {
+    of_status("VmData:")
+}
+
+fn of_status(name: &str) -> Option<u64> {
     let mut status = [0; 4096];
     let len = read_status(&mut status).ok()?;
-    bytes_of(&String::from_utf8_lossy(&status[..len]), "VmSize:")
+    bytes_of(&String::from_utf8_lossy(&status[..len]), name)
 }
 
 /// Reads the file with raw system calls. The C library's functions are cancellation points, and this thread may be

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::Path;
 
-/// Reads a file of `/proc` or `/sys`. What is not UTF-8 in it (names of programs, which the kernel cuts within a letter,
-/// and of files) is replaced.
+/// Reads a file of `/proc` or `/sys`. What is not UTF-8 in it is replaced: names of files, and of programs, which the
+/// kernel cuts within a letter.
 ///
 /// # Errors
 /// The kernel's.

@@ -1,5 +1,5 @@
-//! What a limit of addresses refuses to the program because of the engine's share. Programs seldom say why they end
-//! then.
+//! What a limit of addresses or of data refuses to the program because of the engine's share. Programs seldom say why
+//! they end then.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,18 +25,27 @@ pub fn note(len: usize) {
     }
     let _guard = guard::enter();
     state::keeping_errno(|| {
-        let Some(limit) = memory::address_limit() else { return };
-        let Some(mapped) = resident::mapped_bytes() else { return };
-        let taken = (memory::reserved_bytes() + heap::reserved_bytes()) as u64;
-        let wanted = mapped.saturating_add(len as u64);
-        if wanted > limit && wanted.saturating_sub(taken) <= limit && !IS_SILENT.swap(true, Ordering::Relaxed) {
-            state::say(&format!(
-                "note: the limit of addresses (ulimit -v), {}, refuses {} to process {}, since folioswap takes {}: raise it, or lower --memory",
-                Bytes(limit),
-                Bytes(len as u64),
-                std::process::id(),
-                Bytes(taken)
-            ));
+        if let Some(limit) = memory::address_limit() {
+            let taken = memory::reserved_bytes() + heap::reserved_bytes();
+            note_limit("addresses (ulimit -v)", limit, resident::mapped_bytes(), taken as u64, len as u64);
+        }
+        if let Some(limit) = memory::data_limit() {
+            let taken = memory::writable_bytes() + heap::opened_bytes();
+            note_limit("data (ulimit -d)", limit, resident::data_bytes(), taken as u64, len as u64);
         }
     });
+}
+
+/// The same for one limit. `used`: what counts in it, of which the engine has `taken`.
+fn note_limit(what: &str, limit: u64, used: Option<u64>, taken: u64, len: u64) {
+    let Some(wanted) = used.map(|used| used.saturating_add(len)) else { return };
+    if wanted > limit && wanted.saturating_sub(taken) <= limit && !IS_SILENT.swap(true, Ordering::Relaxed) {
+        state::say(&format!(
+            "note: the limit of {what}, {}, refuses {} to process {}, since folioswap takes {}: raise it, or lower --memory",
+            Bytes(limit),
+            Bytes(len),
+            std::process::id(),
+            Bytes(taken)
+        ));
+    }
 }
