@@ -213,6 +213,7 @@ def with_compiler(compiler, prefix, scratch):
         ("sort-asan", [compiler, "-std=c11", "-fsanitize=address", *flags, f"{examples}/sort.c"], shared, [["32"]]),
         ("resource", [plus, "-std=c++17", *flags, f"{examples}/resource.cpp"], shared, [[]]),
         ("resource-no-rtti", [plus, "-std=c++17", "-fno-rtti", *flags, f"{examples}/resource.cpp"], shared, [[]]),
+        ("resource-no-exceptions", [plus, "-std=c++17", "-fno-exceptions", *flags, f"{examples}/resource.cpp"], shared, [[]]),
         ("resource-asan", [plus, "-std=c++17", "-fsanitize=address", *flags, f"{examples}/resource.cpp"], shared, [[]]),
     ]
     if os.path.exists("/usr/include/jemalloc/jemalloc.h"):

@@ -150,6 +150,7 @@ const char *folioswap_version(void);
 } /* extern "C" */
 
 #if __cplusplus >= 201703L && __has_include(<memory_resource>)
+#include <cstdlib>
 #include <memory_resource>
 #include <new>
 
@@ -164,7 +165,11 @@ class memory_resource : public std::pmr::memory_resource {
     void *do_allocate(std::size_t bytes, std::size_t alignment) override {
         if (void *block = folioswap_aligned_alloc(pool_, alignment < 16 ? 16 : alignment, bytes))
             return block;
+#ifdef __cpp_exceptions
         throw std::bad_alloc();
+#else
+        std::abort();
+#endif
     }
 
     void do_deallocate(void *block, std::size_t, std::size_t) override { folioswap_free(pool_, block); }

@@ -1,5 +1,5 @@
-/* A signal handler reads memory of a pool, whatever it has interrupted: malloc, or the opening of another pool.
- * Argument: "monitor" or "direct". */
+/* A signal handler reads memory of a pool, whatever it has interrupted: a hold, malloc, or the opening of another
+ * pool. Argument: "monitor" or "direct". */
 #include <folioswap.h>
 #include <signal.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MIB = 1 << 20, BYTES = 48 * MIB, PAGE = 4096, POOLS = 20, BLOCKS = 256 };
+enum { MIB = 1 << 20, BLOCK = 2 * MIB, BYTES = 48 * MIB, PAGE = 4096, POOLS = 20, BLOCKS = 256 };
 
 static char *memory;
 static volatile int nr_handled, nr_wrong;
@@ -49,6 +49,12 @@ int main(int argc, char **argv) {
         *(size_t *)(memory + at) = at + 1;
     sigaction(SIGALRM, &action, NULL);
     setitimer(ITIMER_REAL, &often, NULL);
+    for (int nr = 0; nr < 2000; nr++) {
+        char *held = memory + rand() % (BYTES / BLOCK) * BLOCK;
+        if (folioswap_hold(pool, held, BLOCK))
+            nr_wrong++;
+        folioswap_release(pool, held, BLOCK);
+    }
     for (time_t end = time(NULL) + 3; time(NULL) < end;)
         for (int nr = 0; nr < 1000; nr++) {
             int at = rand() % BLOCKS;

@@ -3,6 +3,7 @@
 //! A thread of which it does not know, or that it shall not count, is given what it needs here. On other C libraries
 //! and architectures than glibc's on x86-64 nothing is known.
 
+use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -64,4 +65,31 @@ pub(crate) fn counted_threads() -> Option<&'static AtomicU32> {
     *COUNTED.get_or_init(|| unsafe {
         libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()).cast::<AtomicU32>().as_ref()
     })
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+/// While this lives, the calling thread is not cancelled: many functions of the C library would end it, locks held.
+pub struct Uncancelled {
+    before: c_int,
+}
+
+/// Keeps the calling thread from being cancelled. Takes a few ns.
+#[must_use]
+pub fn uncancelled() -> Uncancelled {
+    let mut before = 0;
+    // SAFETY: the C library fills in the local.
+    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+    Uncancelled { before }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: a state that the C library has returned.
+        unsafe { pthread_setcancelstate(self.before, std::ptr::null_mut()) };
+    }
 }

@@ -1,7 +1,8 @@
 //! Holds: memory that stays in RAM because a call or a device uses it. A hold keeps all resident folios of its blocks,
 //! and holds of one block are counted.
 //!
-//! **Locking.** The counts are a leaf. A block is pinned and unpinned under its own lock.
+//! **Locking.** The counts are a leaf. A block is pinned and unpinned under its own lock. Signals are blocked then: a
+//! handler might touch the block, or, beside a fork that waits for the counts, any.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -35,6 +36,7 @@ impl Holds {
             if !engine.table().is_open(block) {
                 continue; // not mapped: the kernel handles a touch
             }
+            let _blocked = signals::block_all();
             *self.pause().entry(block).or_insert(0) += 1;
             all_in &= bring_in_held(engine, block, &pages_in(block, range), thread);
         }
@@ -47,6 +49,7 @@ impl Holds {
         let blocks = blocks_of(range).map(BlockId::from_index);
         let blocks: Vec<_> = blocks.filter(|&block| engine.table().is_open(block)).collect();
         {
+            let _blocked = signals::block_all();
             let mut holds = self.pause();
             let new = blocks.iter().filter(|block| !holds.contains_key(block)).count();
             if new != 0 && ((holds.len() + new) * BLOCK_BYTES) as u64 > most_bytes {
@@ -55,7 +58,10 @@ impl Holds {
             blocks.iter().for_each(|&block| *holds.entry(block).or_insert(0) += 1);
         }
         let thread = signals::thread_id();
-        let is_lost = |&&block: &&BlockId| !bring_in_held(engine, block, &pages_in(block, range), thread);
+        let is_lost = |&&block: &&BlockId| {
+            let _blocked = signals::block_all();
+            !bring_in_held(engine, block, &pages_in(block, range), thread)
+        };
         Some(blocks.iter().filter(is_lost).count() == 0)
     }
 
@@ -65,6 +71,7 @@ impl Holds {
     }
 
     fn release_block(&self, engine: &Engine, block: BlockId) {
+        let _blocked = signals::block_all();
         let mut holds = self.pause();
         match holds.get_mut(&block) {
             Some(1) => {
@@ -79,6 +86,7 @@ impl Holds {
 
     /// Ends the holds of blocks of which nothing stays managed.
     pub fn forget(&self, engine: &Engine, range: &Range<usize>) {
+        let _blocked = signals::block_all();
         let mut holds = self.pause();
         if holds.is_empty() {
             return;

@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
+use folioswap_sys::c_thread::{self, Uncancelled};
 use folioswap_sys::signals;
 
 use crate::arena::fork::Forking;
@@ -72,7 +73,7 @@ struct Fork {
     heaps: Vec<Held<'static>>,
     listed: Listed,
     kept: Kept,
-    blocked: signals::Blocked,
+    blocked: (signals::Blocked, Uncancelled),
 }
 
 /// The lists, locked: what is added during a fork would not be at rest.
@@ -87,7 +88,7 @@ thread_local! {
 }
 
 unsafe extern "C" fn before() {
-    let blocked = signals::block_all();
+    let blocked = (signals::block_all(), c_thread::uncancelled());
     let (inherited, listed) = (inherited(), heap::heaps());
     let arenas = inherited.iter().filter_map(Weak::upgrade).map(|running| Arena { running });
     let kept = Kept(arenas.collect(), listed.iter().filter_map(Weak::upgrade).collect());
@@ -119,7 +120,7 @@ unsafe extern "C" fn in_child() {
 }
 
 /// Gives up everything, in the order that the borrows need. The last owner of an arena may be dropped here.
-fn end(heaps: Vec<Held<'static>>, listed: Listed, kept: Kept, blocked: signals::Blocked) {
+fn end(heaps: Vec<Held<'static>>, listed: Listed, kept: Kept, blocked: (signals::Blocked, Uncancelled)) {
     drop(heaps);
     drop(listed);
     drop(blocked);

@@ -15,6 +15,7 @@ pub(crate) fn touch(engine: &Engine, range: Range<usize>) {
     let (range, thread) = (engine.table().possible(range), signals::thread_id());
     for block in blocks_of(&range).map(BlockId::from_index) {
         if engine.table().is_open(block) {
+            let _blocked = signals::block_all(); // a signal handler might touch the block
             bring_in(engine, block, &pages_in(block, &range), thread);
         }
     }

@@ -3,10 +3,11 @@
 //! A handler may touch managed memory at any time. If it interrupted its own thread inside the engine, its fault could
 //! wait for a lock that this thread holds. So every call into the engine, and every allocation of this library, runs
 //! with signals blocked. Signals that an instruction raises stay open: in direct mode faults arrive as SIGBUS, and
-//! system calls from outside the C library as SIGSYS.
+//! system calls from outside the C library as SIGSYS. Nor is the thread cancelled there, by functions of the C library.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use folioswap_sys::c_thread::{Uncancelled, uncancelled};
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{static_tls, vforked};
 
@@ -37,22 +38,24 @@ pub const BLOCKED: u64 = !(bit(libc::SIGBUS)
     | bit(libc::SIGFPE)
     | bit(libc::SIGTRAP));
 
-/// Until this is dropped, signals are blocked and allocations come from the private heap.
+/// Until this is dropped, signals are blocked, the thread is not cancelled, and allocations come from the private heap.
 pub struct Guard {
     before: Option<u64>,
+    uncancelled: Option<Uncancelled>,
 }
 
 /// Enters. Nested entries are cheap: only the outermost makes a system call.
 pub fn enter() -> Guard {
     let before = if inside() { None } else { Some(block(&raw const BLOCKED_SET)) };
     depth::enter();
-    Guard { before }
+    Guard { before, uncancelled: before.map(|_| uncancelled()) }
 }
 
 /// Enters from a signal handler that runs with all signals blocked.
 pub fn enter_blocked() -> Guard {
+    let uncancelled = (!inside()).then(uncancelled);
     depth::enter();
-    Guard { before: None }
+    Guard { before: None, uncancelled }
 }
 
 /// The calling thread's id. Cheap but for the first call.
@@ -140,10 +143,11 @@ impl Drop for KeptOut {
 
 impl Guard {
     /// Leaves, but handlers of the program's stay out. Other signals do what they do.
-    pub fn leave_to_others(self) -> Option<KeptOut> {
-        let before = self.before;
+    pub fn leave_to_others(mut self) -> Option<KeptOut> {
+        let (before, uncancelled) = (self.before, self.uncancelled.take());
         std::mem::forget(self);
         depth::leave();
+        drop(uncancelled);
         let before = before?;
         set(before | HANDLED.load(Ordering::Relaxed));
         Some(KeptOut { before })
@@ -156,5 +160,6 @@ impl Drop for Guard {
         if let Some(before) = self.before {
             set(before);
         }
+        // The thread may be cancelled from here on.
     }
 }
