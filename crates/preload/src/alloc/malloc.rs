@@ -20,6 +20,7 @@ use crate::ground::state::{self, Phase};
 use crate::ground::{c_library, guard, waiting};
 use crate::memory::known;
 use folioswap::PAGE_SIZE;
+use folioswap_sys::memory;
 
 real!(MALLOC = c"malloc": fn(usize) -> *mut c_void);
 real!(CALLOC = c"calloc": fn(usize, usize) -> *mut c_void);
@@ -29,8 +30,8 @@ real!(MEMALIGN = c"memalign": fn(usize, usize) -> *mut c_void);
 real!(USABLE = c"malloc_usable_size": fn(*mut c_void) -> usize);
 real!(TRIM = c"malloc_trim": fn(usize) -> c_int);
 
-/// Before the program's heap is ready, smaller blocks come from the ordinary heap.
-const MOST_WAITING_BYTES: usize = 1 << 20;
+/// Before the program's heap is ready, smaller blocks come from the ordinary heap, and also where that gets no more.
+const MOST_SMALL_BYTES: usize = 1 << 20;
 
 /// The smallest block that the C library uses as a buffer, and a size that it does not use.
 const LEAST_BUFFER_BYTES: usize = 256;
@@ -39,7 +40,7 @@ const SMALL_BYTES: usize = 64 << 10;
 /// Whether a block belongs into the ordinary heap.
 fn is_ordinary(size: usize, caller: usize) -> bool {
     let is_buffer = || (LEAST_BUFFER_BYTES..SMALL_BYTES).contains(&size) && c_library::code().contains(&caller);
-    let is_early = || !program_heap::is_ready() && size < MOST_WAITING_BYTES && known::has_share(size);
+    let is_early = || !program_heap::is_ready() && size < MOST_SMALL_BYTES && known::has_share(size);
     c_library::is_loader(caller) || is_buffer() || is_early()
 }
 
@@ -85,7 +86,10 @@ fn checked(block: *mut u8) -> *mut u8 {
 fn allocate(size: usize, align: usize, caller: usize) -> *mut u8 {
     match source(size, caller) {
         Source::Heap(heap) => checked(heap.allocate(size, align)),
-        Source::Program => checked(state::keeping_errno(|| program_heap::allocate(size, align))),
+        Source::Program => {
+            let block = state::keeping_errno(|| program_heap::allocate(size, align));
+            checked(if is_short(block, size) { ORDINARY.allocate(size, align) } else { block })
+        }
         // SAFETY: valid for any size and any power-of-two alignment.
         Source::Libc => unsafe {
             if align <= ALIGNMENT { MALLOC.get()(size).cast() } else { MEMALIGN.get()(align, size).cast() }
@@ -101,12 +105,21 @@ extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_voi
     let Some(bytes) = count.checked_mul(size) else { return out_of_memory().cast() };
     let block = match source(bytes, caller) {
         Source::Program if is_thread_record(bytes, caller) => zeroed(&ORDINARY, bytes),
-        Source::Program => checked(state::keeping_errno(|| program_heap::allocate_zeroed(bytes))),
+        Source::Program => {
+            let block = state::keeping_errno(|| program_heap::allocate_zeroed(bytes));
+            if is_short(block, bytes) { zeroed(&ORDINARY, bytes) } else { checked(block) }
+        }
         // SAFETY: passes the caller's arguments on unchanged.
         Source::Libc => unsafe { CALLOC.get()(count, size).cast() },
         Source::Heap(heap) => zeroed(heap, bytes),
     };
     block.cast()
+}
+
+/// Whether the program's heap has refused a small block because addresses or data are limited. It grows by 32 MiB, so
+/// the ordinary heap gives what is left.
+fn is_short(block: *mut u8, size: usize) -> bool {
+    block.is_null() && size <= MOST_SMALL_BYTES && (memory::address_limit().is_some() || memory::data_limit().is_some())
 }
 
 /// Whether this may be the record of a thread-local's destructor. A thread of the engine makes one before it can be
@@ -207,8 +220,8 @@ unsafe extern "C" fn realloc_for(block: *mut c_void, size: usize, caller: usize)
             release(block); // as glibc does
             return null_mut();
         }
-        if let Some(resized) = resize_in_place(block, size, caller) {
-            return checked(resized).cast();
+        if let Some(resized) = resize_in_place(block, size, caller).filter(|resized| !resized.is_null()) {
+            return resized.cast();
         }
         let moved = allocate(size, 1, caller);
         if !moved.is_null() {
@@ -265,10 +278,10 @@ export! {
         }
         let errno = state::errno();
         let block = allocate(size, align, 0);
-        state::fail(errno);
         if block.is_null() {
-            return libc::ENOMEM;
+            return libc::ENOMEM; // errno is, too
         }
+        state::fail(errno);
         // SAFETY: the caller's pointer.
         unsafe { *result = block.cast() };
         0
