@@ -8,10 +8,11 @@ int main(void) {
     struct rlimit limit = {limited, limited};
     size_t filled = 0;
     CHECK(setrlimit(RLIMIT_AS, &limit) == 0, "setrlimit");
-    for (int round = 0; round < 3; round++) {
+    puts("limited"); /* which takes a buffer */
+    for (int round = 0; round < 4; round++) {
         void **all = NULL, **block;
         filled = 0;
-        for (size_t size = 256 << 10; size >= 1 << 10; size /= 2)
+        for (size_t size = 1 << 20; size >= 16; size /= 2)
             while ((block = malloc(size)) != NULL)
                 *block = all, all = block, filled += size;
         CHECK(errno == ENOMEM, "malloc");
