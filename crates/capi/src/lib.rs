@@ -15,6 +15,8 @@ mod stats;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::NonNull;
 
+use folioswap_sys::c_thread;
+
 use ::folioswap::{Advice, Arena, ArenaHeap, FaultMode, FolioSize, RawSpace, SwapDevice, parse_memory};
 
 pub use heap::*;
@@ -113,6 +115,7 @@ fn invalid(error: impl std::fmt::Display) -> folioswap_error {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn folioswap_open(options: *const folioswap_options, pool: *mut *mut folioswap) -> c_int {
     begin::keep();
+    let _uncancelled = c_thread::uncancelled();
     if options.is_null() || pool.is_null() {
         return invalid("options and pool must not be NULL") as c_int;
     }
@@ -186,6 +189,7 @@ unsafe fn open(options: &folioswap_options) -> Result<folioswap, folioswap_error
 /// `pool` is from `folioswap_open`, and neither it nor its memory is used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn folioswap_close(pool: *mut folioswap) {
+    let _uncancelled = c_thread::uncancelled();
     if !pool.is_null() {
         // SAFETY: a box of `folioswap_open`'s, given up (the caller's promise).
         drop(unsafe { Box::from_raw(pool) });

@@ -1,7 +1,7 @@
 //! Error codes, and for each thread the sentence of its last error.
 
-use std::cell::RefCell;
-use std::ffi::{CString, c_char, c_int};
+use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_int};
 
 use ::folioswap::Error;
 
@@ -27,14 +27,24 @@ pub enum folioswap_error {
 
 use folioswap_error::*;
 
+/// The longest sentence, with its end.
+const MOST_BYTES: usize = 1024;
+
 thread_local! {
-    static MESSAGE: RefCell<CString> = RefCell::default();
+    /// Without a destructor, for which the C library would take memory from the program's allocator.
+    static MESSAGE: UnsafeCell<[u8; MOST_BYTES]> = const { UnsafeCell::new([0; MOST_BYTES]) };
 }
 
 /// Leaves a sentence for the thread.
 pub(crate) fn fail(error: folioswap_error, message: impl std::fmt::Display) -> folioswap_error {
-    let message = CString::new(message.to_string().replace('\0', " ")).unwrap_or_default();
-    let _ = MESSAGE.try_with(|kept| kept.replace(message));
+    let message = message.to_string().replace('\0', " ");
+    let len = message.floor_char_boundary(MOST_BYTES - 1);
+    MESSAGE.with(|kept| {
+        // SAFETY: the thread's own bytes, of which nothing is borrowed here. C reads them between two errors.
+        let kept = unsafe { &mut *kept.get() };
+        kept[..len].copy_from_slice(&message.as_bytes()[..len]);
+        kept[len] = 0;
+    });
     error
 }
 
@@ -62,7 +72,7 @@ pub(crate) fn failed(error: Error) -> folioswap_error {
 /// error. Empty if there was none.
 #[unsafe(no_mangle)]
 pub extern "C" fn folioswap_message() -> *const c_char {
-    MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    MESSAGE.with(|message| message.get().cast())
 }
 
 /// What a code means in general. Never NULL.

@@ -102,8 +102,11 @@ pub fn run(args: &RunArgs) -> Result<End, Failure> {
     let launch = Launch { file, argv: &args.program, library, settings: settings.encode() };
     let begin = Instant::now();
     let allowed = Allowed { memory_bytes: args.paging.memory, in_ram_bytes: outside::in_ram(&settings.swap) };
-    let watch = Watch::start(allowed, folioswap::open_shared_stats(counters.place()).ok(), complain);
-    let end = supervisor.run(&mut launch.command(), |_| ())?;
+    let mut watch = None;
+    let end = supervisor.run(&mut launch.command(), |_| {
+        counters.answer();
+        watch = Some(Watch::start(allowed, folioswap::open_shared_stats(counters.place()).ok(), complain));
+    })?;
     drop(watch);
     supervisor.release(); // what follows may take long
     kept.iter().for_each(KeptDevice::wipe);

@@ -9,7 +9,9 @@ use folioswap::{
 };
 use folioswap_command::exit::{End, Failure};
 use folioswap_core::{FaultKind, HistogramSnapshot, MAX_ORDER, NR_ORDERS, Order, PAGE_SIZE, PHASES_OF_ONE_IN, Phase};
+use folioswap_sys::offered::Offer;
 use serde_json::{Map, Value, json};
+use std::cell::Cell;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -26,6 +28,7 @@ pub enum Form {
 pub struct Counters {
     shared: SharedStats,
     place: StatsPlace,
+    offer: Cell<Option<Offer>>,
 }
 
 impl Counters {
@@ -33,8 +36,14 @@ impl Counters {
     pub fn create() -> Result<Counters, Failure> {
         let failure = |error| Failure::new(format!("the memory for the counters could not be made: {error}"));
         let shared = SharedStats::new().map_err(failure)?;
-        let place = shared.offer().map_err(failure)?;
-        Ok(Counters { shared, place })
+        let (place, offer) = shared.offer().map_err(failure)?;
+        Ok(Counters { shared, place, offer: Cell::new(offer) })
+    }
+
+    /// Answers processes that ask for the memory, on a thread. Those that have asked before have waited.
+    pub fn answer(&self) {
+        // Without a thread, those of the same user and root find it.
+        let _ = self.offer.take().map(Offer::answer);
     }
 
     /// Where other processes find the memory, for as long as this process lives.

@@ -67,29 +67,67 @@ pub(crate) fn counted_threads() -> Option<&'static AtomicU32> {
     })
 }
 
-unsafe extern "C" {
+unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+    fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
 }
 
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
+const PTHREAD_CANCEL_DEFERRED: c_int = 0;
 
 /// While this lives, the calling thread is not cancelled: many functions of the C library would end it, locks held.
+/// Dropping it may end a thread that is cancelled asynchronously: signals should be as before by then.
 pub struct Uncancelled {
-    before: c_int,
+    /// State and type before. `None`: the C library has no record of this thread, which it cannot cancel.
+    before: Option<[c_int; 2]>,
 }
 
-/// Keeps the calling thread from being cancelled. Takes a few ns.
+/// Keeps the calling thread from being cancelled. Takes some 20 ns.
 #[must_use]
 pub fn uncancelled() -> Uncancelled {
-    let mut before = 0;
-    // SAFETY: the C library fills in the local.
-    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
-    Uncancelled { before }
+    let [mut state, mut kind] = [0; 2];
+    if !is_known() {
+        return Uncancelled { before: None };
+    }
+    // SAFETY: the C library fills in the locals.
+    unsafe {
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut state);
+        pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &raw mut kind);
+    }
+    Uncancelled { before: Some([state, kind]) }
+}
+
+/// Whether the thread register points to a record of the C library's: its address is there twice. A thread that the
+/// program has started by a system call may have set another.
+fn is_known() -> bool {
+    if !HAS_RECORDS {
+        return true;
+    }
+    let (first, third): (usize, usize);
+    // SAFETY: reads two words at the thread register, where every thread with such variables has some.
+    unsafe {
+        std::arch::asm!("mov {}, fs:[0]", "mov {}, fs:[16]", out(reg) first, out(reg) third, options(nostack, readonly));
+    }
+    first == third
+}
+
+impl Uncancelled {
+    /// Permits it again, at functions of the C library. To be called before signals are as they were: the one that
+    /// cancels ends no thread yet.
+    pub fn permit(&self) {
+        if let Some([state, _]) = self.before {
+            // SAFETY: a state that the C library has returned.
+            unsafe { pthread_setcancelstate(state, std::ptr::null_mut()) };
+        }
+    }
 }
 
 impl Drop for Uncancelled {
     fn drop(&mut self) {
-        // SAFETY: a state that the C library has returned.
-        unsafe { pthread_setcancelstate(self.before, std::ptr::null_mut()) };
+        self.permit();
+        if let Some([_, kind]) = self.before.filter(|[_, kind]| *kind != PTHREAD_CANCEL_DEFERRED) {
+            // SAFETY: a type that the C library has returned.
+            unsafe { pthread_setcanceltype(kind, std::ptr::null_mut()) };
+        }
     }
 }

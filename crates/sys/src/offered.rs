@@ -54,18 +54,34 @@ impl FromStr for Key {
     }
 }
 
-/// Hands out copies of a descriptor until the process ends, on a thread.
-///
-/// # Errors
-/// The kernel's.
-pub fn offer(key: Key, offered: OwnedFd) -> io::Result<()> {
-    let listener = UnixListener::bind_addr(&key.address()?)?;
-    let answer = move || {
-        while let Ok((stream, _)) = listener.accept() {
-            let _ = hand_over(&stream, key, &offered); // who has gone needs none
-        }
-    };
-    std::thread::Builder::new().name("offer".into()).spawn(answer).map(drop)
+/// A descriptor for which others may ask. They wait until they are answered.
+pub struct Offer {
+    listener: UnixListener,
+    key: Key,
+    offered: OwnedFd,
+}
+
+impl Offer {
+    /// Offers a descriptor.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn new(key: Key, offered: OwnedFd) -> io::Result<Offer> {
+        Ok(Offer { listener: UnixListener::bind_addr(&key.address()?)?, key, offered })
+    }
+
+    /// Hands out copies until the process ends, on a thread.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn answer(self) -> io::Result<()> {
+        let answer = move || {
+            while let Ok((stream, _)) = self.listener.accept() {
+                let _ = hand_over(&stream, self.key, &self.offered); // who has gone needs none
+            }
+        };
+        std::thread::Builder::new().name("offer".into()).spawn(answer).map(drop)
+    }
 }
 
 fn hand_over(mut stream: &UnixStream, key: Key, offered: &OwnedFd) -> io::Result<()> {
@@ -102,7 +118,7 @@ mod tests {
         let key = Key::draw().unwrap();
         assert_eq!(key.to_string().parse(), Ok(key));
         assert!(ask(key).is_err(), "nobody offers it");
-        offer(key, File::open("/proc/self/cmdline").unwrap().into()).unwrap();
+        Offer::new(key, File::open("/proc/self/cmdline").unwrap().into()).unwrap().answer().unwrap();
         let mut text = String::new();
         File::from(ask(key).unwrap()).read_to_string(&mut text).unwrap();
         assert!(!text.is_empty());

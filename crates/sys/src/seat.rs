@@ -473,10 +473,10 @@ impl Thread {
         // SAFETY: the thread was not joined or detached. After that nobody uses its stack.
         unsafe {
             libc::pthread_join(handle, std::ptr::null_mut());
+            seat.record.store(0, Ordering::Release); // a child that is forked now does not use the stack
             let [stack, len] = [&seat.stack[0], &seat.stack[1]].map(|part| part.swap(0, Ordering::Relaxed));
             let _ = unmap(stack, len); // else it stays
         }
-        seat.record.store(0, Ordering::Relaxed);
         seat.state.store(FREE, Ordering::Release);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use folioswap_sys::uffd::EventFd;
-use folioswap_sys::{clock, futex, own_calls, own_table, uring};
+use folioswap_sys::{c_thread, clock, futex, own_calls, own_table, uring};
 
 use crate::arena::background;
 use crate::compact::compactd;
@@ -39,6 +39,13 @@ const MONITORS_THAT_SLEEP: usize = 8;
 /// Everything works with fewer threads too.
 fn say_fewer(error: &Error) {
     fatal::say(&format!("paging goes on with fewer threads: {error}"));
+}
+
+fn wait_until(is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while begun.elapsed() < START_PATIENCE && !is_so() {
+        futex::sleep(Duration::from_micros(50));
+    }
 }
 
 /// The longest wait for threads to start.
@@ -149,6 +156,7 @@ impl Crew {
 
     /// The same on any thread, perhaps one that faults. `false`: not now, because the process forks.
     fn begin_late(self: &Arc<Self>) -> bool {
+        let _uncancelled = c_thread::uncancelled(); // the C library's functions for starting them may end this one
         let Ok(mut threads) = self.threads.try_lock() else { return false };
         if let Err(error) = self.begin_others(&mut threads) {
             say_fewer(&error);
@@ -182,15 +190,18 @@ impl Crew {
         clock::calibrate();
     }
 
-    /// Has all threads run, and what they make at their start made: before the program's filter may refuse it, and
-    /// before a thread touches managed memory while it holds an allocator's lock.
-    pub fn prepare(&self) {
+    /// Has all threads run, before a thread touches managed memory while it holds an allocator's lock.
+    pub fn begin_all(&self) {
+        self.work();
+        self.engine.ram().demand().begin();
+        wait_until(threads::have_begun);
+    }
+
+    /// Has all threads run, and what they make at their start made, before the program's filter may refuse it.
+    pub fn prepare_for_limits(&self) {
         self.work();
         self.engine.ram().reclaim_wanted().signal(); // the one that waits becomes a reclaim thread
-        let begun = Instant::now();
-        while begun.elapsed() < START_PATIENCE && !(threads::have_begun() && self.engine.ram().demand().has_settled()) {
-            futex::sleep(Duration::from_micros(50));
-        }
+        wait_until(|| threads::have_begun() && self.engine.ram().demand().has_settled());
     }
 
     /// Starts the threads that compress, if a device does, memory has run short, and they are not running yet.

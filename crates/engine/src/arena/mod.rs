@@ -221,7 +221,7 @@ impl ArenaBuilder {
         let running = Running { engine, mode, mapping, wanted, directory, crew, pid: std::process::id().into(), raw };
         running.crew.begin()?;
         if !waits {
-            running.crew.prepare();
+            running.crew.begin_all();
         }
         if mode != FaultMode::Monitor {
             direct::attach(&running.engine)?;
@@ -445,7 +445,7 @@ impl Arena {
     /// To be called before the program limits its process, or sets a seccomp filter on all threads: starts the arena's
     /// threads, and waits until they have what they need, besides calls that `folioswap_sys::own_calls` exempts.
     pub fn prepare_for_limits(&self) {
-        self.running.crew.prepare();
+        self.running.crew.prepare_for_limits();
         let _ = own_table::keep_stderr(); // without it, messages are lost
     }
 

@@ -10,9 +10,11 @@ pub enum FaultMode {
     #[default]
     Auto,
     /// The faulting thread resolves its fault in a SIGBUS handler. Fastest, and needs no privilege. A system call that
-    /// touches a missing page fails with EFAULT.
+    /// touches a missing page fails with EFAULT. A thread that touches memory must not block SIGBUS. A fault may take
+    /// memory from the global allocator: neither that nor a signal handler that interrupts it touches managed memory.
     Direct,
-    /// Threads of the engine resolve faults. Every access works, also those of system calls. Needs permission.
+    /// Threads of the engine resolve faults. Every access works, also those of system calls. Needs permission. These
+    /// threads use the global allocator, too.
     Monitor,
 }
 

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use folioswap_core::{DeviceIo, DeviceRecord, ProcessMemory, ProcessRecord, Stats};
-use folioswap_sys::offered::{self, Key};
+use folioswap_sys::offered::{self, Key, Offer};
 use folioswap_sys::shared::{SharedMemory, Zeroable};
 
 use crate::config::fault_mode::FaultMode;
@@ -158,15 +158,15 @@ impl SharedStats {
         SharedMemory::create("folioswap-stats").map(SharedStats)
     }
 
-    /// Lets others open it while this process lives.
+    /// Lets others open it while this process lives, once they are [answered](Offer::answer). Without sockets there is
+    /// no offer, and those of the same user and root find it.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn offer(&self) -> io::Result<StatsPlace> {
+    pub fn offer(&self) -> io::Result<(StatsPlace, Option<Offer>)> {
         let key = Key::draw()?;
-        // Without sockets, those of the same user and root find it.
-        let _ = offered::offer(key, self.0.as_fd().try_clone_to_owned()?);
-        Ok(StatsPlace { key, path: self.0.path() })
+        let offer = Offer::new(key, self.0.as_fd().try_clone_to_owned()?).ok();
+        Ok((StatsPlace { key, path: self.0.path() }, offer))
     }
 
     /// The counters.
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn processes_find_a_device_by_its_name() {
         let shared = SharedStats::new().unwrap();
-        let other = open_shared_stats(&shared.offer().unwrap()).unwrap();
+        let other = open_shared_stats(&shared.offer().unwrap().0).unwrap();
         for (counters, name, len) in [(shared.get(), "a", 1), (other, "b", 10), (other, "a", 100)] {
             let _ = counters.device(name).unwrap().count(Direction::Write, len);
         }
@@ -228,7 +228,8 @@ mod tests {
         assert_eq!(seen, [("a".to_owned(), 101), ("b".to_owned(), 10)]);
         let others: Vec<_> = (0..MAX_DEVICES).map(|index| other.device(&index.to_string()).is_some()).collect();
         assert_eq!(others.iter().filter(|found| **found).count(), MAX_DEVICES - 2, "no room for more");
-        let place = shared.offer().unwrap();
+        let (place, offer) = shared.offer().unwrap();
+        offer.unwrap().answer().unwrap();
         assert_eq!(place.to_string().parse(), Ok(place.clone()));
         let by_key = open_shared_stats(&StatsPlace { path: "/proc/none".into(), ..place }).unwrap();
         assert_eq!(by_key.devices().len(), MAX_DEVICES);

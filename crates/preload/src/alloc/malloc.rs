@@ -18,9 +18,8 @@ use crate::ground::export::{export, real};
 use crate::ground::heap::{self, ALIGNMENT, ORDINARY, PRIVATE};
 use crate::ground::state::{self, Phase};
 use crate::ground::{c_library, guard, waiting};
-use crate::memory::known;
+use crate::memory::{known, refused};
 use folioswap::PAGE_SIZE;
-use folioswap_sys::memory;
 
 real!(MALLOC = c"malloc": fn(usize) -> *mut c_void);
 real!(CALLOC = c"calloc": fn(usize, usize) -> *mut c_void);
@@ -87,8 +86,8 @@ fn allocate(size: usize, align: usize, caller: usize) -> *mut u8 {
     match source(size, caller) {
         Source::Heap(heap) => checked(heap.allocate(size, align)),
         Source::Program => {
-            let block = state::keeping_errno(|| program_heap::allocate(size, align));
-            checked(if is_short(block, size) { ORDINARY.allocate(size, align) } else { block })
+            let block = state::keeping_errno(|| refused::within_heap(|| program_heap::allocate(size, align)));
+            refusable(if is_short(block, size) { ORDINARY.allocate(size, align) } else { block }, size)
         }
         // SAFETY: valid for any size and any power-of-two alignment.
         Source::Libc => unsafe {
@@ -106,8 +105,8 @@ extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_voi
     let block = match source(bytes, caller) {
         Source::Program if is_thread_record(bytes, caller) => zeroed(&ORDINARY, bytes),
         Source::Program => {
-            let block = state::keeping_errno(|| program_heap::allocate_zeroed(bytes));
-            if is_short(block, bytes) { zeroed(&ORDINARY, bytes) } else { checked(block) }
+            let block = state::keeping_errno(|| refused::within_heap(|| program_heap::allocate_zeroed(bytes)));
+            refusable(if is_short(block, bytes) { zeroed(&ORDINARY, bytes) } else { block }, bytes)
         }
         // SAFETY: passes the caller's arguments on unchanged.
         Source::Libc => unsafe { CALLOC.get()(count, size).cast() },
@@ -116,10 +115,19 @@ extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_voi
     block.cast()
 }
 
-/// Whether the program's heap has refused a small block because addresses or data are limited. It grows by 32 MiB, so
-/// the ordinary heap gives what is left.
+/// Whether the program's heap has refused a small block because addresses or data are limited. It grows in large steps,
+/// so the ordinary heap gives what is left.
 fn is_short(block: *mut u8, size: usize) -> bool {
-    block.is_null() && size <= MOST_SMALL_BYTES && (memory::address_limit().is_some() || memory::data_limit().is_some())
+    const STEP_BYTES: usize = 32 << 20;
+    block.is_null() && size <= MOST_SMALL_BYTES && refused::is_beyond(STEP_BYTES)
+}
+
+/// A block of the program's heap, which is noted if it is refused.
+fn refusable(block: *mut u8, size: usize) -> *mut u8 {
+    if block.is_null() {
+        refused::note(size);
+    }
+    checked(block)
 }
 
 /// Whether this may be the record of a thread-local's destructor. A thread of the engine makes one before it can be
@@ -196,7 +204,7 @@ unsafe fn resize_in_place(block: *mut u8, size: usize, caller: usize) -> Option<
     // SAFETY: each allocator gets a block that it handed out.
     unsafe {
         if let Some(Source::Program) = owner {
-            let resize = || program_heap::resize(block, size);
+            let resize = || refused::within_heap(|| program_heap::resize(block, size));
             return if state::may_manage() { state::keeping_errno(resize) } else { None };
         }
         match (source(size, caller), owner) {

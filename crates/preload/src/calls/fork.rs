@@ -10,7 +10,6 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -98,8 +97,15 @@ impl Resting {
 }
 
 thread_local! {
-    /// Between the handlers. Never dropped with the thread, so it needs no destructor.
-    static FORK: Cell<Option<ManuallyDrop<Fork>>> = const { Cell::new(None) };
+    /// Between the handlers: a box, or null. Thread-local storage is scarce under an auditor of the loader.
+    static FORK: Cell<*mut Fork> = const { Cell::new(null_mut()) };
+}
+
+/// What the first handler has left. Its box is to be freed once the heaps are released.
+fn take() -> Option<Box<Fork>> {
+    let fork = FORK.replace(null_mut());
+    // SAFETY: from a box, and nobody else has it any more.
+    (!fork.is_null()).then(|| unsafe { Box::from_raw(fork) })
 }
 
 fn rest(arena: &'static Arena, has_streams: bool) -> Resting {
@@ -150,15 +156,15 @@ fn rest_before(has_streams: bool) {
         streams::touch();
     }
     let fork = Fork { resting, _waiting: waiting, has_streams, stack, _guard: guard };
-    FORK.set(Some(ManuallyDrop::new(fork)));
+    FORK.set(Box::into_raw(Box::new(fork)));
     // Last, because who has another of these locks may allocate.
     heap::acquire_for_fork();
 }
 
 extern "C" fn parent() {
-    let Some(fork) = FORK.take() else { return };
+    let Some(fork) = take() else { return };
     heap::release_after_fork();
-    let Fork { resting, _waiting: waiting, has_streams, stack: _stack, _guard: guard } = ManuallyDrop::into_inner(fork);
+    let Fork { resting, _waiting: waiting, has_streams, stack: _stack, _guard: guard } = *fork;
     if let Some(resting) = resting {
         resting.unlock().0.parent();
         if has_streams {
@@ -194,14 +200,14 @@ fn go_on(resting: Resting, has_streams: bool) {
 
 extern "C" fn child() {
     guard::begin_child();
-    let Some(fork) = FORK.take() else { return };
+    let Some(fork) = take() else { return };
     heap::release_in_child();
     net::forget();
     caught::begin_child();
     adopt::begin_child();
     ring_places::begin_child();
     waiting::note_process();
-    let Fork { resting, _waiting: waiting, has_streams, stack, _guard: guard } = ManuallyDrop::into_inner(fork);
+    let Fork { resting, _waiting: waiting, has_streams, stack, _guard: guard } = *fork;
     std::mem::forget(stack);
     drop(waiting);
     if let Some(resting) = resting {

@@ -105,9 +105,7 @@ fn change(place: &Place, theirs: Option<Limits>) -> (isize, Limits) {
     let taken = if is_data { keep_room(theirs[0]) } else { 0 };
     set.share = if set.share == 0 { share(place.what) } else { set.share + taken };
     let missing = if has_share(place.what, theirs[0]) { 0 } else { set.share };
-    if place.what == libc::RLIMIT_AS {
-        refused::be_silent();
-    }
+    refused::be_silent(place.what);
     let mut given = theirs.map(|limit| limit.saturating_add(missing));
     let mut result = ask(place.what, &given);
     if result == -(libc::EPERM as isize) && theirs[0] <= theirs[1] && theirs[1] <= before[1] {

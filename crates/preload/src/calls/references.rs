@@ -130,8 +130,12 @@ fn has_room(fd: c_int, limit_ms: c_int) -> bool {
 
 export! {
     fn vmsplice(fd: c_int, list: *const iovec, count: usize, flags: c_uint) -> isize {
+        real!(END_IF_CANCELLED = c"pthread_testcancel": fn() -> ());
         // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { splice_memory(fd, list, count, flags) }
+        unsafe {
+            END_IF_CANCELLED.get()(); // as in the C library's
+            splice_memory(fd, list, count, flags)
+        }
     }
 }
 

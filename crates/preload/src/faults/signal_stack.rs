@@ -19,7 +19,7 @@ use crate::memory::resident;
 
 /// Room for a frame of each signal, if all come at once: each is made on top of the others before a handler runs. And
 /// for what the handlers do here.
-pub const SIGNAL_BYTES: usize = 512 * FRAME_BYTES + (64 << 10);
+pub const SIGNAL_BYTES: usize = 64 * FRAME_BYTES + (64 << 10);
 /// A frame, without the tiles of AMX.
 const FRAME_BYTES: usize = 4 << 10;
 /// The smallest stack of the program's that is really used, unless another thread uses it, and the largest: all of it

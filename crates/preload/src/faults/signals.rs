@@ -122,10 +122,11 @@ export! {
         // SAFETY: the pointers are null or valid, as `sigaction` requires. Only copies are changed.
         unsafe {
             if ours::is_ours(signal) {
+                let wanted = (!action.is_null()).then(|| *action); // which may fault
                 let _guard = guard::enter();
                 let known = chained(signal);
-                if !action.is_null() {
-                    set_chained(signal, Action { sa_flags: (*action).sa_flags | RESTORES as c_int, ..*action });
+                if let Some(action) = wanted {
+                    set_chained(signal, Action { sa_flags: action.sa_flags | RESTORES as c_int, ..action });
                 }
                 if !before.is_null() {
                     *before = known;

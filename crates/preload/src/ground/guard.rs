@@ -53,9 +53,8 @@ pub fn enter() -> Guard {
 
 /// Enters from a signal handler that runs with all signals blocked.
 pub fn enter_blocked() -> Guard {
-    let uncancelled = (!inside()).then(uncancelled);
     depth::enter();
-    Guard { before: None, uncancelled }
+    Guard { before: None, uncancelled: None }
 }
 
 /// The calling thread's id. Cheap but for the first call.
@@ -147,9 +146,10 @@ impl Guard {
         let (before, uncancelled) = (self.before, self.uncancelled.take());
         std::mem::forget(self);
         depth::leave();
-        drop(uncancelled);
         let before = before?;
+        uncancelled.iter().for_each(Uncancelled::permit);
         set(before | HANDLED.load(Ordering::Relaxed));
+        drop(uncancelled);
         Some(KeptOut { before })
     }
 }
@@ -158,8 +158,9 @@ impl Drop for Guard {
     fn drop(&mut self) {
         depth::leave();
         if let Some(before) = self.before {
+            self.uncancelled.iter().for_each(Uncancelled::permit);
             set(before);
         }
-        // The thread may be cancelled from here on.
+        // An asynchronous cancellation ends the thread behind this.
     }
 }

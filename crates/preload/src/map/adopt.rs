@@ -172,7 +172,12 @@ fn adopt(space: &RawSpace, range: &Range<usize>, mapping: &Listed) {
         for part in parts {
             // SAFETY: private anonymous memory of the program's, which stays mapped while this lock is held.
             match unsafe { space.adopt(&part) } {
-                Ok(()) => known::take_ordinary(part.clone()),
+                Ok(()) => {
+                    known::take_ordinary(part.clone());
+                    if !known::has_memory_file() {
+                        known::take_neighbours(&part).into_iter().for_each(|part| managed::manage(space, part));
+                    }
+                }
                 Err(error) => managed::note_unmanaged(Err(error)),
             }
             let is = |name: &str| mapping.flags.iter().any(|flag| flag == name);

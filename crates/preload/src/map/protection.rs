@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
-use folioswap::{PAGE_SIZE, RawSpace};
+use folioswap::{PAGE_SIZE, RangeSet, RawSpace};
 
 use crate::ground::export::export;
 use crate::ground::real::kernel;
@@ -53,12 +53,20 @@ fn before_protecting(range: &Range<usize>, access: c_int, key: c_int) -> Vec<Ran
         match state::space() {
             Some(space) if !adopt::has_room(part.len()) => match known::has_memory_file() {
                 true => adopt::as_it_is(space, &part),
-                false => manage(space, part),
+                false => with_neighbours(part).into_iter().for_each(|part| manage(space, part)),
             },
             _ => note_ordinary(part),
         }
     }
-    parts
+    let managed = state::space().map(|space| space.managed_parts(range.clone()));
+    parts.into_iter().chain(managed.into_iter().flatten()).collect()
+}
+
+/// A part that becomes managed, and its neighbours.
+fn with_neighbours(part: Range<usize>) -> Vec<Range<usize>> {
+    let mut all = RangeSet::new();
+    known::take_neighbours(&part).into_iter().chain([part]).for_each(|part| all.add(part));
+    all.iter().collect()
 }
 
 /// Makes a call that changes mappings, but neither their content nor their place.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use folioswap::{PAGE_SIZE, RangeSet};
+use folioswap::{BLOCK_BYTES, PAGE_SIZE, RangeSet};
 
 use crate::ground::heap::ORDINARY as ORDINARY_HEAP;
 use crate::ground::lock::{Lock, Locked};
@@ -72,6 +72,13 @@ fn lock(set: &'static Lock<RangeSet>) -> Locked<RangeSet> {
 
 pub fn reserved() -> Locked<RangeSet> {
     lock(&RESERVED)
+}
+
+/// Takes what is reserved in the blocks around a part that becomes managed, to be managed too: else the kernel could
+/// not join their mappings again when they have one protection, and a program has only so many.
+pub fn take_neighbours(part: &Range<usize>) -> Vec<Range<usize>> {
+    let blocks = part.start / BLOCK_BYTES * BLOCK_BYTES..part.end.next_multiple_of(BLOCK_BYTES);
+    reserved().remove(blocks)
 }
 
 pub fn wiped() -> Locked<RangeSet> {

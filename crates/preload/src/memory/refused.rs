@@ -1,45 +1,69 @@
 //! What a limit of addresses or of data refuses to the program because of the engine's share. Programs seldom say why
 //! they end then.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use folioswap::Bytes;
-use folioswap_sys::{memory, own_calls, resident};
+use folioswap_sys::static_tls::StaticTls;
+use folioswap_sys::{memory, own_calls, resident, static_tls};
 
 use crate::ground::{guard, heap, state};
 
-/// Nothing is to be said any more.
-static IS_SILENT: AtomicBool = AtomicBool::new(false);
+/// Of which limits nothing is to be said any more, by their numbers.
+static SILENT: AtomicU32 = AtomicU32::new(0);
 
 /// The program has set a limit of its own, to which the engine's share was added.
-pub fn be_silent() {
-    IS_SILENT.store(true, Ordering::Relaxed);
+pub fn be_silent(limit: u32) {
+    SILENT.fetch_or(1 << limit, Ordering::Relaxed);
+}
+
+static_tls! {
+    /// Whether the program's heap asks for memory: it may do with less.
+    static WITHIN_HEAP: bool = "folioswap_within_heap";
+}
+
+/// Has the program's heap allocate. That it gets no memory is not noted.
+pub fn within_heap<R>(allocate: impl FnOnce() -> R) -> R {
+    WITHIN_HEAP.set(true);
+    let allocated = allocate();
+    WITHIN_HEAP.set(false);
+    allocated
+}
+
+/// Whether so much more memory would be beyond a limit.
+pub fn is_beyond(len: usize) -> bool {
+    let is_beyond = |limit: Option<u64>, used: fn() -> Option<u64>| {
+        limit.is_some_and(|limit| used().is_none_or(|used| used.saturating_add(len as u64) > limit))
+    };
+    is_beyond(memory::address_limit(), resident::mapped_bytes) || is_beyond(memory::data_limit(), resident::data_bytes)
 }
 
 /// Called when the kernel has refused more memory to the program (ENOMEM). Says once if it would have had it without
 /// the engine.
 pub fn note(len: usize) {
     // A seccomp filter may kill the process for opening a file.
-    if state::space().is_none() || IS_SILENT.load(Ordering::Relaxed) || own_calls::is_used() {
+    if state::space().is_none() || WITHIN_HEAP.get() || own_calls::is_used() {
         return;
     }
     let _guard = guard::enter();
     state::keeping_errno(|| {
         if let Some(limit) = memory::address_limit() {
             let taken = memory::reserved_bytes() + heap::reserved_bytes();
-            note_limit("addresses (ulimit -v)", limit, resident::mapped_bytes(), taken as u64, len as u64);
+            note_limit(libc::RLIMIT_AS, limit, resident::mapped_bytes(), taken as u64, len as u64);
         }
         if let Some(limit) = memory::data_limit() {
             let taken = memory::writable_bytes() + heap::opened_bytes();
-            note_limit("data (ulimit -d)", limit, resident::data_bytes(), taken as u64, len as u64);
+            note_limit(libc::RLIMIT_DATA, limit, resident::data_bytes(), taken as u64, len as u64);
         }
     });
 }
 
 /// The same for one limit. `used`: what counts in it, of which the engine has `taken`.
-fn note_limit(what: &str, limit: u64, used: Option<u64>, taken: u64, len: u64) {
+fn note_limit(number: u32, limit: u64, used: Option<u64>, taken: u64, len: u64) {
     let Some(wanted) = used.map(|used| used.saturating_add(len)) else { return };
-    if wanted > limit && wanted.saturating_sub(taken) <= limit && !IS_SILENT.swap(true, Ordering::Relaxed) {
+    let is_silent = || SILENT.fetch_or(1 << number, Ordering::Relaxed) >> number & 1 == 1;
+    if wanted > limit && wanted.saturating_sub(taken) <= limit && !is_silent() {
+        let what = if number == libc::RLIMIT_AS { "addresses (ulimit -v)" } else { "data (ulimit -d)" };
         state::say(&format!(
             "note: the limit of {what}, {}, refuses {} to process {}, since folioswap takes {}: raise it, or lower --memory",
             Bytes(limit),
