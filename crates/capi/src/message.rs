@@ -38,7 +38,7 @@ thread_local! {
 /// Leaves a sentence for the thread.
 pub(crate) fn fail(error: folioswap_error, message: impl std::fmt::Display) -> folioswap_error {
     let message = message.to_string().replace('\0', " ");
-    let len = message.floor_char_boundary(MOST_BYTES - 1);
+    let len = (0..MOST_BYTES.min(message.len() + 1)).rfind(|&end| message.is_char_boundary(end)).unwrap_or(0);
     MESSAGE.with(|kept| {
         // SAFETY: the thread's own bytes, of which nothing is borrowed here. C reads them between two errors.
         let kept = unsafe { &mut *kept.get() };
