@@ -199,16 +199,15 @@ def with_compiler(compiler, prefix, scratch):
     shared = [f"-L{prefix}/lib", "-lfolioswap", f"-Wl,-rpath,{prefix}/lib", "-pthread"]
     static = [f"{prefix}/lib/libfolioswap.a", "-lgcc_s", "-pthread", "-ldl", "-lm"]
     tests, examples = os.path.join(CAPI, "tests"), os.path.join(CAPI, "examples")
+    gnu = [compiler, "-std=c11", "-D_GNU_SOURCE", *flags]
     builds = [
-        ("faces", [compiler, "-std=c11", "-D_GNU_SOURCE", *flags, f"{tests}/faces.c"], shared, [["monitor"], ["direct"]]),
-        ("faces-static", [compiler, "-std=c11", "-D_GNU_SOURCE", *flags, f"{tests}/faces.c"], static, [["direct"]]),
-        ("faces-asan", [compiler, "-std=c11", "-D_GNU_SOURCE", "-fsanitize=address", *flags, f"{tests}/faces.c"], shared,
-         [["monitor"], ["direct"]]),
-        ("allocator", [compiler, "-std=c11", "-D_GNU_SOURCE", *flags, f"{tests}/allocator.c"], shared, [["monitor"], ["direct"]]),
-        ("fork_handlers", [compiler, "-std=c11", "-D_GNU_SOURCE", *flags, f"{tests}/fork_handlers.c"], shared,
-         [["monitor"], ["direct"]]),
-        ("fork_handlers-static", [compiler, "-std=c11", "-D_GNU_SOURCE", *flags, f"{tests}/fork_handlers.c"], static, [["direct"]]),
-        ("handlers", [compiler, "-std=c11", "-D_GNU_SOURCE", *flags, f"{tests}/handlers.c"], shared, [["monitor"], ["direct"]]),
+        ("faces", [*gnu, f"{tests}/faces.c"], shared, [["monitor"], ["direct"]]),
+        ("faces-static", [*gnu, f"{tests}/faces.c"], static, [["direct"]]),
+        ("faces-asan", [*gnu, "-fsanitize=address", f"{tests}/faces.c"], shared, [["monitor"], ["direct"]]),
+        ("allocator", [*gnu, f"{tests}/allocator.c"], shared, [["monitor"], ["direct"]]),
+        ("fork_handlers", [*gnu, f"{tests}/fork_handlers.c"], shared, [["monitor"], ["direct"]]),
+        ("fork_handlers-static", [*gnu, f"{tests}/fork_handlers.c"], static, [["direct"]]),
+        ("handlers", [*gnu, f"{tests}/handlers.c"], shared, [["monitor"], ["direct"]]),
         ("sort", [compiler, "-std=c11", "-Wpedantic", *flags, f"{examples}/sort.c"], shared, [["32"]]),
         ("sort-asan", [compiler, "-std=c11", "-fsanitize=address", *flags, f"{examples}/sort.c"], shared, [["32"]]),
         ("resource", [plus, "-std=c++17", *flags, f"{examples}/resource.cpp"], shared, [[]]),

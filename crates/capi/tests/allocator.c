@@ -7,7 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t), *__libc_memalign(size_t, size_t);
+extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t);
+extern void *__libc_realloc(void *, size_t), *__libc_memalign(size_t, size_t);
 
 static pthread_mutex_t threads = PTHREAD_MUTEX_INITIALIZER;
 static __thread int is_known __attribute__((tls_model("initial-exec")));

@@ -116,6 +116,10 @@ fn a_block_device_that_holds_something_is_refused() {
     let forced = format!("{},force=yes", disk.0);
     let (status, said) = sweep(&disk.0);
     assert_eq!(status, 0, "an empty one: {said}");
+    command("blockdev", &["--setro", &disk.0]).expect("the test's own loop device");
+    let (status, said) = run(&disk.0);
+    assert!(status == 125 && said.contains("is not writable"), "a read-only one: {status}: {said}");
+    command("blockdev", &["--setrw", &disk.0]).expect("the test's own loop device");
     let cases = [
         ("mkfs.ext4", &["-q", "-F"][..], "a file system (ext2, ext3 or ext4)"),
         ("mkswap", &["-f"][..], "swap space of the kernel"),

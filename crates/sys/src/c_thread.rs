@@ -7,6 +7,8 @@ use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::static_tls;
+
 /// Looks up what is needed later: a lookup makes the C library forget the text that dlerror is about to return.
 pub fn prepare() {
     id_offset();
@@ -97,18 +99,10 @@ pub fn uncancelled() -> Uncancelled {
     Uncancelled { before: Some([state, kind]) }
 }
 
-/// Whether the thread register points to a record of the C library's: its address is there twice. A thread that the
-/// program has started by a system call may have set another.
+/// Whether the thread pointer is the address of a record of the C library's, which the record holds, too. A thread that
+/// the program has started by a system call may have set another.
 fn is_known() -> bool {
-    if !HAS_RECORDS {
-        return true;
-    }
-    let (first, third): (usize, usize);
-    // SAFETY: reads two words at the thread register, where every thread with such variables has some.
-    unsafe {
-        std::arch::asm!("mov {}, fs:[0]", "mov {}, fs:[16]", out(reg) first, out(reg) third, options(nostack, readonly));
-    }
-    first == third
+    own_record().is_none_or(|record| record == static_tls::thread_pointer())
 }
 
 impl Uncancelled {

@@ -2,7 +2,8 @@
 //!
 //! A program that fits its budget, or ends soon, never needs most of them. So only the one that delivers faults starts
 //! at once. When memory first runs short, or a zeroed page is first wanted, two more start: the background thread, and
-//! one that waits until memory does run short, and then starts the rest.
+//! one that waits until memory does run short, and then starts the rest. An arena in a library has all of them at once:
+//! the C library takes memory for a thread, and what touches the arena then may hold the lock of the allocator.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

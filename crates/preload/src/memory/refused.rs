@@ -65,7 +65,8 @@ fn note_limit(number: u32, limit: u64, used: Option<u64>, taken: u64, len: u64) 
     if wanted > limit && wanted.saturating_sub(taken) <= limit && !is_silent() {
         let what = if number == libc::RLIMIT_AS { "addresses (ulimit -v)" } else { "data (ulimit -d)" };
         state::say(&format!(
-            "note: the limit of {what}, {}, refuses {} to process {}, since folioswap takes {}: raise it, or lower --memory",
+            "note: the limit of {what}, {}, refuses {} to process {}, since folioswap takes {}: raise it, or lower \
+             --memory",
             Bytes(limit),
             Bytes(len),
             std::process::id(),
