@@ -227,24 +227,24 @@ class Run:
         if leftovers:
             print("  left behind and killed: " + ", ".join(leftovers), flush=True)
 
-    def lanes(self, lanes, known):
-        """Runs lists of steps side by side. Each list has a process of its own, which ends what its steps leave."""
-        with ProcessPoolExecutor(len(lanes), multiprocessing.get_context("fork")) as pool:
-            for total, passed_steps in pool.map(self.lane, lanes, [known] * len(lanes)):
+    def steps(self, steps, known, at_a_time):
+        """Runs steps, begun in this order, some at a time. What runs beside each other must not need each other. Each
+        runs below one of several processes, which ends what the step leaves."""
+        with ProcessPoolExecutor(at_a_time, multiprocessing.get_context("fork")) as pool:
+            for total, passed_steps in pool.map(self.apart, steps, [known] * len(steps)):
                 self.total.passed += total.passed
                 self.total.failed += total.failed
                 self.total.skips += total.skips
                 self.total.failures += total.failures
                 self.passed_steps |= passed_steps
 
-    def lane(self, steps, known):
-        """Runs steps in a process of their own. Returns their counts, and the names of all that have passed."""
+    def apart(self, step, known):
+        """Runs a step in this process, a child. Returns its counts, and the names of all that have passed here."""
         become_reaper()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         self.total = Counts()
-        for step in steps:
-            self.step(step, known)
+        self.step(step, known)
         return self.total, self.passed_steps
 
     def report(self, step, status, limit_s, took, log_path):
@@ -267,7 +267,7 @@ class Run:
             lines = [f"FAILED   {step.name}: {what}; {why} ({took})", *tail(log_path)]
             self.total.failures += [f"{step.name}: {failure}" for failure in counts.failures or [why]]
         lines += [f"  skipped: {reason}" for reason in counts.skips]
-        print("\n".join(lines), flush=True)  # at once: another lane prints, too
+        print("\n".join(lines), flush=True)  # at once: another step may end, too
 
     def fail(self, step, reason):
         """Records a step that cannot be run."""

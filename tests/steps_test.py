@@ -37,9 +37,8 @@ def inner(folder):
         run.step(step, known)
     begun = time.monotonic()
     slow = [Step(f"slow {n}", ["sleep", "2"], 20) for n in "ab"]
-    lanes = [[Step("detached in a lane", ["sh", "-c", DETACHED], 20)], slow]
-    run.lanes(lanes, known)
-    print(f"lanes {len(run.passed_steps)} {time.monotonic() - begun < 5.5}")
+    run.steps([Step("detached beside others", ["sh", "-c", DETACHED], 20), *slow], known, 2)
+    print(f"beside {len(run.passed_steps)} {time.monotonic() - begun < 5.5}")
     print(f"left {len(descendants())}")
     run.deadline = time.monotonic() + 2
     run.step(Step("late", ["true"], 5), known)
@@ -59,7 +58,7 @@ def main():
         lines = result.stdout.splitlines()
         good &= expect("a hanging step ends in time", took_s < 150, f"took {took_s:.1f} s")
         good &= expect("a detached process is killed", "left 0" in lines and "sleep[" in result.stdout, result.stdout)
-        good &= expect("lanes run side by side and spare each other", "lanes 5 True" in lines, result.stdout)
+        good &= expect("steps run side by side and spare each other", "beside 5 True" in lines, result.stdout)
         good &= expect("the closing line", lines[-1:] == ["5 passed, 4 failed, 1 skipped"], lines[-1:])
         named = ["failed:", "  stubborn: over its limit of 1 s", "  absent program: ", "  says that it has failed: exit status 0; it"]
         good &= expect("what failed is named at the end", all(f"\n{name}" in result.stdout for name in named), lines[-12:])

@@ -23,7 +23,7 @@ int main(void) {
     memory = anonymous(LEN);
     fill(memory, LEN);
     for (int i = 0; i < NR; i++) pthread_create(&advisers[i], NULL, advise, NULL);
-    for (int round = 0; round < 300; round++) {
+    for (int round = 0; round < 150; round++) {
         pid_t child = fork();
         if (child == 0) {
             alarm(30);

@@ -1,9 +1,9 @@
 // EXPECT: exit 0, last line "ok"
 // BUDGETS: 24M
 // LIMIT_S: 60
-// Forty threads read 8 MiB each from a file at once: far more than is in RAM, or may be held there.
+// Twenty-four threads read 8 MiB each from a file at once: far more than is in RAM, or may be held there.
 #include "cold.h"
-#define NR 40
+#define NR 24
 #define LEN (8 * MIB)
 static int file;
 static pthread_barrier_t barrier;

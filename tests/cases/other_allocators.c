@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { THREADS = 3, SLOTS = 250, STEPS = 300, ROUNDS = 2 };
+enum { THREADS = 3, SLOTS = 250, STEPS = 200, ROUNDS = 2 };
 
 static struct slot {
     pthread_mutex_t lock;

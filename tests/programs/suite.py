@@ -52,9 +52,9 @@ def numpy(folioswap, folder):
     env = {"OPENBLAS_NUM_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1", **faster_sort(python)}
     good = True
     for faults in ("auto", "direct"):
-        command = [*work, "sequential", str(192 * MIB)]
+        command = [*work, "sequential", str(96 * MIB)]
         name = f"numpy at four times the budget, faults {faults}"
-        good &= compare(name, folioswap, command, folder, LIMIT_S, budget=48 * MIB, env=env, faults=faults)
+        good &= compare(name, folioswap, command, folder, LIMIT_S, budget=24 * MIB, env=env, faults=faults)
     command = [*work, "random", str(96 * MIB)]
     return compare("numpy at random", folioswap, command, folder, LIMIT_S, code=32 * MIB, env=env) and good
 
@@ -114,14 +114,14 @@ def redis(folioswap, folder):
 
 
 def java(folioswap, folder):
-    """A table of objects of three times the budget, under three garbage collectors, which reserve addresses first."""
+    """A table of objects of twice the budget, under three garbage collectors, which reserve addresses first."""
     runtime, compiler = need("java", "default-jdk-headless"), need("javac", "default-jdk-headless")
     subprocess.run([compiler, "-d", folder, os.path.join(HERE, "Objects.java")], check=True, timeout=LIMIT_S)
     good = True
     for collector, faults in (("Serial", "auto"), ("Parallel", "direct"), ("G1", "auto")):
         command = [runtime, f"-XX:+Use{collector}GC", "-Xmx128m", "-cp", folder, "Objects", "72"]
         name = f"java, {collector}, faults {faults}"
-        good &= compare(name, folioswap, command, folder, LIMIT_S, budget=32 * MIB, faults=faults)
+        good &= compare(name, folioswap, command, folder, LIMIT_S, budget=48 * MIB, faults=faults)
     return good
 
 
