@@ -111,12 +111,8 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
         rights::before(number, words);
         let result = memory(number, words).or_else(|| references::by_number(number, words));
         let result = result.or_else(|| ring_calls::by_number(number, words));
-        let result = result.or_else(|| match (state::direct(), ours::has_ours()) {
-            (true, _) => covered(number, words),
-            _ if number == libc::SYS_futex && changes_words(words) => Some(futex_in_monitor_mode(words)),
-            (false, true) => masked(number, words).or_else(|| about_the_net(number, words)),
-            (false, false) => None,
-        });
+        let covered = || if state::direct() { in_direct_mode(number, words) } else { in_monitor_mode(number, words) };
+        let result = result.or_else(covered);
         let result = match result {
             Some(-1) => -(state::errno() as isize),
             Some(result) => result,
@@ -200,7 +196,7 @@ unsafe fn memory(number: c_long, words: &Words) -> Option<isize> {
 }
 
 /// Calls with code of their own in direct mode. Returns -1 and sets errno on failure.
-unsafe fn covered(number: c_long, words: &Words) -> Option<isize> {
+unsafe fn in_direct_mode(number: c_long, words: &Words) -> Option<isize> {
     // SAFETY: passes the caller's arguments on unchanged.
     unsafe {
         transfer(number, words)
@@ -208,6 +204,22 @@ unsafe fn covered(number: c_long, words: &Words) -> Option<isize> {
             .or_else(|| masked(number, words))
             .or_else(|| about_the_net(number, words))
             .or_else(|| special(number, words))
+    }
+}
+
+/// The same in monitor mode, where the kernel resolves its faults by itself. But it does not wait for memory that it pins
+/// ([`transfer::pins`]).
+unsafe fn in_monitor_mode(number: c_long, words: &Words) -> Option<isize> {
+    // SAFETY: passes the caller's arguments on unchanged.
+    unsafe {
+        if number == libc::SYS_futex && changes_words(words) {
+            return Some(futex_in_monitor_mode(words));
+        }
+        let result = transfer(number, words);
+        if !ours::has_ours() {
+            return result;
+        }
+        result.or_else(|| masked(number, words)).or_else(|| about_the_net(number, words))
     }
 }
 
