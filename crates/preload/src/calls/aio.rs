@@ -1,7 +1,7 @@
 //! The C library's asynchronous I/O. Its own threads, which cannot resolve faults, access the buffers and control
-//! blocks. Both are held from the request until the program learns that it has ended. What would hold too much of the
-//! budget is transferred before the call returns; the C library then makes a request without bytes, and so tells the
-//! program of the end.
+//! blocks. Both are held from the request until the program learns that it has ended, in monitor mode only where the
+//! kernel pins the buffer. What would hold too much of the budget is transferred before the call returns; the C library
+//! then makes a request without bytes, and so tells the program of the end.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -58,14 +58,17 @@ fn own() -> Locked<Requests> {
 /// `request` is null or a control block.
 unsafe fn hold(request: *mut aiocb, what: c_int) -> bool {
     waiting::now(); // the C library's threads make the call
-    if !state::direct() || request.is_null() {
+    if request.is_null() {
         return true;
     }
     // SAFETY: the caller upholds this function's own contract. Reading the block faults it in.
     let (fd, at, len) = unsafe { ((*request).aio_fildes, (*request).aio_buf as usize, (*request).aio_nbytes) };
+    if !state::direct() && !transfer::pins(fd, at, len) {
+        return true;
+    }
     let block = Held::new(request as usize, size_of::<aiocb>());
     let mut new = Request { holds: Some(([block, Held::new(0, 0)], None)), made: None };
-    if matches!(what, libc::LIO_READ | libc::LIO_WRITE) && cover::needed(at, len) {
+    if matches!(what, libc::LIO_READ | libc::LIO_WRITE) && (!state::direct() || cover::needed(at, len)) {
         if let Some(buffer) = Hold::new(&(at..at.saturating_add(len))) {
             new.holds = new.holds.map(|(block, _)| (block, Some(buffer)));
         } else if matches!(transfer::kind(fd), Kind::Storage) {
@@ -108,7 +111,7 @@ unsafe fn make(request: *mut aiocb, what: c_int) -> Made {
 /// Releases the holds of a request that has ended, or was not accepted. Returns what this library has made of it, and
 /// forgets that if the program has asked for the last time.
 fn release(request: *const aiocb, is_last: bool) -> Option<Made> {
-    if !state::direct() || guard::inside() {
+    if state::space().is_none() || guard::inside() {
         return None;
     }
     let _guard = guard::enter();

@@ -30,6 +30,9 @@ unsafe extern "C" {
 /// Shorter transfers go through the stream's buffer, unless it has none.
 const LEAST_BYTES: usize = 256;
 
+/// The shortest transfer with O_DIRECT.
+const LEAST_DIRECT: usize = 512;
+
 /// Whether `call` wrote all of `len` bytes. `fwrite` returns the whole count even if it could not flush the line.
 ///
 /// # Safety
@@ -42,13 +45,20 @@ pub unsafe fn written(stream: *mut FILE, len: usize, call: impl FnOnce() -> usiz
     }
 }
 
+/// Whether memory that a stream passes to the kernel needs a cover.
+fn is_covered(stream: *mut FILE, at: usize, len: usize) -> bool {
+    // SAFETY: the caller's stream.
+    let fd = || state::keeping_errno(|| unsafe { libc::fileno(stream) });
+    cover::needed(at, len) || len >= LEAST_DIRECT && state::overlaps(at, len) && transfer::pins(fd(), at, len)
+}
+
 /// How memory of the program's is transferred from or to a stream. `None`: by the plain call, which takes it through
 /// the stream's buffer, or does not need it in RAM.
 ///
 /// # Safety
 /// The caller's stream.
 unsafe fn pieces(stream: *mut FILE, at: usize, bytes: Option<usize>, is_read: bool) -> Option<Pieces> {
-    let bytes = bytes.filter(|&bytes| cover::needed(at, bytes))?;
+    let bytes = bytes.filter(|&bytes| is_covered(stream, at, bytes))?;
     // SAFETY: the caller's stream.
     let (room, fd) = state::keeping_errno(|| unsafe { (__fbufsize(stream), libc::fileno(stream)) });
     // The C library goes on by itself where a signal interrupts it.
@@ -250,7 +260,7 @@ export! {
 export! {
     fn setvbuf(stream: *mut FILE, buffer: *mut c_char, mode: c_int, len: usize) -> c_int {
         // A managed buffer is not used. The stream gets one from the C library.
-        let buffer = if cover::needed(buffer as usize, len.max(1)) { std::ptr::null_mut() } else { buffer };
+        let buffer = if is_covered(stream, buffer as usize, len.max(1)) { std::ptr::null_mut() } else { buffer };
         // SAFETY: the caller's call, perhaps without its buffer.
         unsafe { SETVBUF.get()(stream, buffer, mode, len) }
     }
