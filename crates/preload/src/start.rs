@@ -3,8 +3,9 @@
 //! The engine starts when there is no room any more for what the program asks for, or when it asks for a block that
 //! needs the engine. Most programs never do: a shell, a compiler's driver, `true`. They pay for no engine. It also
 //! starts before the program starts a thread, since its thread is then the only one, and before it gives up rights that
-//! the engine needs.
+//! the engine needs. Constructors of libraries run before this one: where one starts a thread, this one comes first.
 
+use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -15,9 +16,13 @@ use folioswap::{
 };
 use folioswap_sys::{c_thread, fault_stack, hidden_numbers, kept, own_calls, own_table, seat, seccomp};
 
+use libc::{pthread_attr_t, pthread_t};
+
 use crate::alloc::program_heap;
 use crate::calls::{by_number, dispatch, fork, limits};
+use crate::faults::threads::Body;
 use crate::faults::{ours, signals, threads};
+use crate::ground::export::export;
 use crate::ground::heap::PRIVATE;
 use crate::ground::state::{self, Phase};
 use crate::ground::{c_library, counters, guard, kernel_blocks, real, selector, waiting};
@@ -37,6 +42,9 @@ const ORDINARY_PART: u64 = 16;
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
+    if state::phase() != Phase::Early {
+        return;
+    }
     let guard = guard::enter();
     prepare();
     drop(guard);
@@ -212,5 +220,31 @@ fn refuse_pins() {
         state::say(&format!(
             "io_uring and libaio could not be refused ({error}): where folios are copied, what they read into memory that leaves RAM is lost"
         ));
+    }
+}
+
+export! {
+    fn pthread_create(
+        thread: *mut pthread_t, attributes: *const pthread_attr_t, body: Body, argument: *mut c_void,
+    ) -> c_int {
+        if !guard::inside() {
+            start(); // a constructor of another library may come first: its thread is one of the program's
+        }
+        // SAFETY: the caller's call.
+        unsafe { threads::create(thread, attributes, body, argument) }
+    }
+}
+
+export! {
+    fn thrd_create(thread: *mut pthread_t, body: Body, argument: *mut c_void) -> c_int {
+        // The statuses of C11's threads, which the libc crate lacks.
+        const ERROR: c_int = 2;
+        const NO_MEMORY: c_int = 3;
+        // SAFETY: the caller's call. The body returns an int, of which `thrd_join` gets the lower half of a pointer.
+        match unsafe { pthread_create(thread, std::ptr::null(), body, argument) } {
+            0 => 0,
+            libc::ENOMEM => NO_MEMORY,
+            _ => ERROR,
+        }
     }
 }

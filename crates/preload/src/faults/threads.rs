@@ -26,7 +26,7 @@ use crate::ground::real::{kernel, own};
 use crate::ground::{c_library, guard, state, waiting};
 use crate::memory::{cover, refused, resident};
 
-type Body = extern "C" fn(*mut c_void) -> *mut c_void;
+pub type Body = extern "C" fn(*mut c_void) -> *mut c_void;
 
 type Destructor = extern "C" fn(*mut c_void);
 
@@ -522,79 +522,70 @@ export! {
     }
 }
 
-export! {
-    fn pthread_create(
-        thread: *mut pthread_t, attributes: *const pthread_attr_t, body: Body, argument: *mut c_void,
-    ) -> c_int {
-        let real = CREATE.get();
-        waiting::now();
-        let Some(space) = state::space().filter(|_| !guard::inside()) else {
-            // SAFETY: passes the caller's arguments on unchanged.
-            return unsafe { real(thread, attributes, body, argument) };
+/// Creates a thread of the program's.
+///
+/// # Safety
+/// As `pthread_create`.
+pub unsafe fn create(
+    thread: *mut pthread_t,
+    attributes: *const pthread_attr_t,
+    body: Body,
+    argument: *mut c_void,
+) -> c_int {
+    let real = CREATE.get();
+    waiting::now();
+    let Some(space) = state::space().filter(|_| !guard::inside()) else {
+        // SAFETY: passes the caller's arguments on unchanged.
+        return unsafe { real(thread, attributes, body, argument) };
+    };
+    // SAFETY: the caller's call, with a start routine and argument that only the new thread uses. The program has
+    // mapped the stack that it supplies.
+    unsafe {
+        let supplied = supplied_stack(attributes);
+        let stack = supplied.as_ref().and_then(held_part);
+        let holds_vector = state::direct() && c_library::has_other_malloc();
+        let (beginning, number) = {
+            let _guard = guard::enter();
+            release_ended();
+            see_end(); // the first thread's, too
+            let number = if holds_vector || stack.is_some() { next_number() } else { 0 };
+            if let Some((addr, len)) = stack {
+                let mut stack = HeldStack::new(addr, len, number);
+                stack.keep(space);
+                stacks().push(stack);
+            }
+            let may_begin = u32::from(!holds_vector).into();
+            let (is_joinable, blocked) = of_attributes(attributes);
+            let beginning = Beginning { body, argument, number, is_joinable, may_begin, blocked };
+            (Box::into_raw(Box::new(beginning)), number)
         };
-        // SAFETY: the caller's call, with a start routine and argument that only the new thread uses. The program has
-        // mapped the stack that it supplies.
-        unsafe {
-            let supplied = supplied_stack(attributes);
-            let stack = supplied.as_ref().and_then(held_part);
-            let holds_vector = state::direct() && c_library::has_other_malloc();
-            let (beginning, number) = {
-                let _guard = guard::enter();
-                release_ended();
-                see_end(); // the first thread's, too
-                let number = if holds_vector || stack.is_some() { next_number() } else { 0 };
-                if let Some((addr, len)) = stack {
-                    let mut stack = HeldStack::new(addr, len, number);
-                    stack.keep(space);
-                    stacks().push(stack);
-                }
-                let may_begin = u32::from(!holds_vector).into();
-                let (is_joinable, blocked) = of_attributes(attributes);
-                let beginning = Beginning { body, argument, number, is_joinable, may_begin, blocked };
-                (Box::into_raw(Box::new(beginning)), number)
-            };
-            ended_tls::free_left();
-            let _stack = cover::stack();
-            let mut made: pthread_t = 0;
-            NR_STARTING.fetch_add(1, Ordering::Relaxed);
-            let result = real(if holds_vector { &raw mut made } else { thread }, attributes, begin, beginning.cast());
-            if result != 0 {
-                note_prepared();
-                let _guard = guard::enter();
-                drop(Box::from_raw(beginning));
-                if stack.is_some() {
-                    release_unused(number);
-                }
-                if supplied.is_none() && result == libc::EAGAIN {
-                    refused::note(stack_len(attributes));
-                }
+        ended_tls::free_left();
+        let _stack = cover::stack();
+        let mut made: pthread_t = 0;
+        NR_STARTING.fetch_add(1, Ordering::Relaxed);
+        let result = real(if holds_vector { &raw mut made } else { thread }, attributes, begin, beginning.cast());
+        if result != 0 {
+            note_prepared();
+            let _guard = guard::enter();
+            drop(Box::from_raw(beginning));
+            if stack.is_some() {
+                release_unused(number);
             }
-            ours::run_on_signal_stack(CHANGES_USERS);
-            if result == 0 && holds_vector {
-                // SAFETY: it waits for this. The program's variable may get another thread's handle meanwhile.
-                hold_vector(made, number);
-                thread.write(made);
-                let may_begin = &raw const (*beginning).may_begin;
-                (*may_begin).store(1, Ordering::Release);
-                // SAFETY: only an address for the kernel by now.
-                kernel!(libc::SYS_futex, may_begin, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
+            if supplied.is_none() && result == libc::EAGAIN {
+                refused::note(stack_len(attributes));
             }
-            result
         }
-    }
-}
-
-export! {
-    fn thrd_create(thread: *mut pthread_t, body: Body, argument: *mut c_void) -> c_int {
-        // The statuses of C11's threads, which the libc crate lacks.
-        const ERROR: c_int = 2;
-        const NO_MEMORY: c_int = 3;
-        // SAFETY: the caller's call. The body returns an int, of which `thrd_join` gets the lower half of a pointer.
-        match unsafe { pthread_create(thread, null(), body, argument) } {
-            0 => 0,
-            libc::ENOMEM => NO_MEMORY,
-            _ => ERROR,
+        ours::run_on_signal_stack(CHANGES_USERS);
+        if result == 0 && holds_vector {
+            // SAFETY: it waits for this. The program's variable may get another thread's handle meanwhile.
+            hold_vector(made, number);
+            thread.write(made);
+            let may_begin = &raw const (*beginning).may_begin;
+            (*may_begin).store(1, Ordering::Release);
+            // SAFETY: only an address for the kernel by now.
+            kernel!(libc::SYS_futex, may_begin, libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
         }
+        result
     }
 }
 
