@@ -2,7 +2,8 @@
 # EXPECT: exit 0, last line "ok"
 # BUDGETS: 24M
 # What a library's constructor has done before main: two threads, one of which has all signals blocked, and makes system
-# calls outside the C library; a signal stack with a handler of SIGBUS; SIGBUS blocked.
+# calls outside the C library; a signal stack with a handler of SIGBUS; another handler, with all signals blocked; SIGBUS
+# blocked.
 set -e
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -22,13 +23,18 @@ cat > first.c <<'C'
 char *volatile area;
 volatile size_t area_bytes;
 volatile int nr_done, nr_handled, is_on_stack;
-volatile long sums[2];
+volatile long sums[3];
 static char stack[1 << 16];
 static void on_fault(int number, siginfo_t *info, void *context) {
     is_on_stack = (char *)&number > stack && (char *)&number < stack + sizeof stack;
     nr_handled++;
     mmap(info->si_addr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     (void)context;
+}
+static void on_signal(int number) {
+    for (size_t at = 0; at < area_bytes; at += 4096)
+        sums[2] += area[at];
+    (void)number;
 }
 static void work(int which) {
     while (!area)
@@ -63,7 +69,10 @@ __attribute__((constructor)) static void first(void) {
     stack_t own = {.ss_sp = stack, .ss_size = sizeof stack};
     sigaltstack(&own, NULL);
     sigaction(SIGBUS, &action, NULL);
+    struct sigaction other_action = {.sa_handler = on_signal};
     sigfillset(&all);
+    sigfillset(&other_action.sa_mask);
+    sigaction(SIGUSR1, &other_action, NULL);
     pthread_sigmask(SIG_BLOCK, &all, &before);
     pthread_create(&thread, NULL, blocked, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -83,7 +92,7 @@ cat > main.c <<'C'
 extern char *volatile area;
 extern volatile size_t area_bytes;
 extern volatile int nr_done, nr_handled, is_on_stack;
-extern volatile long sums[2];
+extern volatile long sums[3];
 int main(void) {
     size_t len = 80ul << 20, rest = 0;
     char *memory = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -96,6 +105,12 @@ int main(void) {
         return printf("threads: %d, %ld, %ld\n", nr_done, sums[0], sums[1]), 1;
     for (size_t at = 0; at < 1 << 20; at++)
         rest += memory[at];
+    raise(SIGUSR1);
+    if (sums[2] != (long)(len / 4096 - 256))
+        return printf("handler: %ld\n", sums[2]), 1;
+    struct sigaction known;
+    if (sigaction(SIGUSR1, NULL, &known) || !sigismember(&known.sa_mask, SIGBUS))
+        return puts("the handler's mask"), 1;
     if (rest)
         return printf("%zu bytes of what was given back\n", rest), 1;
     sigset_t mask;

@@ -42,7 +42,16 @@ pub fn prepare(may_be_direct: bool, catch: impl FnOnce() -> bool) {
     }
     ours::set_catches(catch());
     access::prepare();
+    begin_all_here();
     ours::open_ours();
+}
+
+/// Handlers that constructors of other libraries have set: they block the signals of [`ours`], too.
+fn begin_all_here() {
+    if ours::has_ours() {
+        let others = (1..=libc::SIGRTMAX()).filter(|&signal| !ours::is_ours(signal) && !threads::is_internal(signal));
+        others.for_each(small_stack::begin_here);
+    }
 }
 
 fn on_sigbus(addr: usize, _write: bool) -> Handled {

@@ -97,12 +97,13 @@ pub fn instead_of(signal: c_int, action: KernelAction) -> KernelAction {
     KernelAction { restorer: action.restorer, ..kernels(noted(signal)) }
 }
 
-/// Has the C library's own handler of a signal, if there is one, begin here.
+/// Has the handler of a signal that was set without this library, if there is one, begin here.
 pub fn begin_here(signal: c_int) {
     let mut action = KernelAction { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
     // SAFETY: the kernel fills in the local, and reads it.
     unsafe {
-        if own!(libc::SYS_rt_sigaction, signal, 0usize, &raw mut action, 8) == 0 {
+        let result = own!(libc::SYS_rt_sigaction, signal, 0usize, &raw mut action, 8);
+        if result == 0 && ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.handler) {
             action = instead_of(signal, action);
             own!(libc::SYS_rt_sigaction, signal, &raw const action, 0usize, 8);
         }

@@ -478,6 +478,11 @@ extern "C" fn at_end(value: *mut c_void) {
 const CANCELS: c_int = 32;
 const CHANGES_USERS: c_int = 33;
 
+/// Whether a signal is the C library's own.
+pub fn is_internal(signal: c_int) -> bool {
+    [CANCELS, CHANGES_USERS].contains(&signal)
+}
+
 /// Waits until it has been cancelled: the C library does nothing for a thread that has ended.
 extern "C" fn until_cancelled(may_end: *mut c_void) -> *mut c_void {
     let set = 1u64 << (CHANGES_USERS - 1); // it must answer to that
