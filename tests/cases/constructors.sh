@@ -2,7 +2,7 @@
 # EXPECT: exit 0, last line "ok"
 # BUDGETS: 24M
 # What a library's constructor has done before main: two threads, one of which has all signals blocked, and makes system
-# calls outside the C library; a signal stack with a handler of SIGBUS; another handler, with all signals blocked; SIGBUS
+# calls outside the C library; a signal stack with a handler of SIGBUS; a handler that blocks all signals; SIGBUS
 # blocked.
 set -e
 folder=$(mktemp -d)
