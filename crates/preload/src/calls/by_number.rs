@@ -273,7 +273,7 @@ unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
                 })
             }
             libc::SYS_process_vm_writev => vectors::send(vectors::ANOTHER_PROCESS, list, count, |list, count, done| {
-                vectors::repeat_ranges(fd, (list, count as usize), (d as *const _, e), done, |local, ranges| {
+                vectors::write_ranges(fd, (list, count as usize), (d as *const _, e), done, |local, ranges| {
                     kernel!(number, fd, local.0, local.1, ranges.0, ranges.1, f) as isize
                 })
             }),

@@ -30,9 +30,6 @@ unsafe extern "C" {
 /// Shorter transfers go through the stream's buffer, unless it has none.
 const LEAST_BYTES: usize = 256;
 
-/// The shortest transfer with O_DIRECT.
-const LEAST_DIRECT: usize = 512;
-
 /// Whether `call` wrote all of `len` bytes. `fwrite` returns the whole count even if it could not flush the line.
 ///
 /// # Safety
@@ -49,7 +46,7 @@ pub unsafe fn written(stream: *mut FILE, len: usize, call: impl FnOnce() -> usiz
 fn is_covered(stream: *mut FILE, at: usize, len: usize) -> bool {
     // SAFETY: the caller's stream.
     let fd = || state::keeping_errno(|| unsafe { libc::fileno(stream) });
-    cover::needed(at, len) || len >= LEAST_DIRECT && state::overlaps(at, len) && transfer::pins(fd(), at, len)
+    cover::needed(at, len) || len >= LEAST_BYTES && state::overlaps(at, len) && transfer::pins(fd(), at, len)
 }
 
 /// How memory of the program's is transferred from or to a stream. `None`: by the plain call, which takes it through

@@ -6,6 +6,7 @@
 use std::ffi::{c_int, c_ulong};
 use std::ops::Range;
 
+use folioswap::{Mapping, PAGE_SIZE};
 use libc::{iovec, msghdr, pid_t};
 
 use crate::calls::remote::{self, List};
@@ -214,6 +215,9 @@ struct Plan {
 fn plan(fd: c_int, total: usize, is_received: bool) -> Plan {
     let is_stream = false;
     let plan = |most, is_held, goes_on, is_message| Plan { most, is_held, goes_on, is_stream, is_message };
+    if writes_to_process(fd, is_received) {
+        return plan(PAGE_SIZE, false, true, false);
+    }
     if total <= MOST_STREAM_BYTES {
         return plan(MOST_STREAM_BYTES, false, false, false);
     }
@@ -229,6 +233,13 @@ fn plan(fd: c_int, total: usize, is_received: bool) -> Plan {
         }
         Kind::Stream => Plan { is_stream: is_received, ..plan(MOST_STREAM_BYTES, false, true, false) },
     }
+}
+
+/// Whether another process's memory is written where folios are copied. The kernel keeps all pages that it is to write
+/// to, and waits for what it reads: one of them may have left RAM by then. So it writes one at a time, from a buffer that
+/// is present.
+fn writes_to_process(fd: c_int, is_received: bool) -> bool {
+    fd == ANOTHER_PROCESS && !is_received && state::arena().is_some_and(|arena| arena.mapping() == Mapping::Copy)
 }
 
 /// The program's list, or nothing if the kernel cannot take it.
@@ -318,7 +329,7 @@ unsafe fn transfer(
     let kept = state::errno();
     // SAFETY: the caller upholds this function's own contract.
     let possible = unsafe { possible(list, count.max(0) as usize) };
-    let needed = possible.filter(|list| is_needed(fd, list));
+    let needed = possible.filter(|list| writes_to_process(fd, is_received) || is_needed(fd, list));
     state::fail(kept);
     let Some(theirs) = needed else { return call(list, count, 0) };
     let theirs = &part(theirs, 0, usize::MAX); // it may lie in its own buffers
@@ -496,6 +507,17 @@ pub fn repeat_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: i
     remote::transfer_ranges(pid, local, ranges, call)
 }
 
+/// The same for a call that writes: it names no more than it writes to ([`writes_to_process`]).
+pub fn write_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: impl Fn(List, List) -> isize) -> isize {
+    let rest = if writes_to_process(ANOTHER_PROCESS, false) { remote::rest(ranges, done) } else { Vec::new() };
+    if rest.is_empty() {
+        return repeat_ranges(pid, local, ranges, done, call);
+    }
+    // SAFETY: the list of the transfer, of which this is a part.
+    let rest = part(&rest, 0, bytes_of(unsafe { buffers(local.0, local.1) }));
+    remote::transfer_ranges(pid, local, (rest.as_ptr(), rest.len()), call)
+}
+
 export! {
     fn process_vm_readv(
         pid: pid_t, local: *const iovec, count: c_ulong, remote: *const iovec, ranges: c_ulong, flags: c_ulong,
@@ -520,7 +542,7 @@ export! {
         // SAFETY: as above.
         unsafe {
             send(ANOTHER_PROCESS, local, count as c_int, |local, count, done| {
-                repeat_ranges(pid, (local, count as usize), (remote, ranges as usize), done, |local, ranges| {
+                write_ranges(pid, (local, count as usize), (remote, ranges as usize), done, |local, ranges| {
                     real(pid, local.0, local.1 as c_ulong, ranges.0, ranges.1 as c_ulong, flags)
                 })
             })

@@ -13,3 +13,4 @@ pub mod resident;
 pub mod size_limit;
 pub mod small_buffers;
 pub mod transfer;
+pub mod uncached;

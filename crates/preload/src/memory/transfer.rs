@@ -14,7 +14,7 @@ use crate::memory::access::Access;
 use crate::memory::bounce::Bounce;
 use crate::memory::cover::needed;
 use crate::memory::held::{Grant, Held, piece, span};
-use crate::memory::size_limit;
+use crate::memory::{size_limit, uncached};
 use folioswap_sys::own_calls::SIOCATMARK;
 
 /// What the kernel transfers at most in one call.
@@ -39,16 +39,19 @@ const RECORD_BYTES: usize = 4 << 20;
 /// The longest message. A longer one fails with EMSGSIZE. Linux does not allow socket buffers of this size by default.
 pub const MOST_MESSAGE_BYTES: usize = 16 << 20;
 
-/// Whether the kernel pins the pages of the range during a transfer, as it does for O_DIRECT. Only such transfers need
-/// a cover in monitor mode: a buffer larger than the budget cannot be in RAM at once, and a pinned page must not be
-/// moved. False in direct mode, where everything is covered anyway.
+/// Whether the kernel keeps the pages of the range during a transfer, as it does for O_DIRECT, and on some file systems
+/// without it. Only such transfers need a cover in monitor mode: a buffer larger than the budget cannot be in RAM at
+/// once, and such a page must not be moved. False in direct mode, where everything is covered anyway.
 pub fn pins(fd: c_int, addr: usize, len: usize) -> bool {
     if state::space().is_none() || state::direct() || !state::overlaps(addr, len) || guard::inside() {
         return false;
     }
     // SAFETY: takes no pointers.
     let flags = unsafe { own!(libc::SYS_fcntl, fd, libc::F_GETFL) };
-    flags >= 0 && flags as c_int & libc::O_DIRECT != 0 && matches!(kind(fd), Kind::Storage)
+    if flags >= 0 && flags as c_int & libc::O_DIRECT != 0 {
+        return matches!(kind(fd), Kind::Storage);
+    }
+    flags >= 0 && uncached::is_on(fd)
 }
 
 /// Whether a transfer is too long for one bounce buffer. The kind of descriptor matters only then.

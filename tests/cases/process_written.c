@@ -1,0 +1,68 @@
+// EXPECT: exit 0, last line "ok"
+// BUDGETS: 24M
+// MAPPERS: move copy
+// process_vm_writev to the process's own memory and a child's, while threads advise that both ends leave RAM. By the C
+// library and by the system call's number.
+#include "check.h"
+#include <sys/uio.h>
+#define LEN (6 * MIB)
+static char *from, *to;
+static volatile int is_over;
+static void *advise(void *range) {
+    while (!is_over) madvise(range, LEN, MADV_PAGEOUT), usleep(50);
+    return NULL;
+}
+static void write_all(pid_t process, int by_number) {
+    for (size_t at = 0; at < LEN;) {
+        // From an odd place, to one in two parts.
+        struct iovec source = {from + at, LEN - at}, parts[2] = {{to + at, (LEN - at) / 3}, {to + at + (LEN - at) / 3, LEN}};
+        parts[1].iov_len = LEN - at - parts[0].iov_len;
+        long done = by_number ? syscall(SYS_process_vm_writev, process, &source, 1, parts, 2, 0)
+                              : process_vm_writev(process, &source, 1, parts, 2, 0);
+        CHECK(done > 0, "%ld", done);
+        if (done <= 0) return;
+        at += done;
+    }
+}
+static long wrong_words(long number) {
+    long wrong = 0;
+    for (size_t at = 0; at < LEN; at += 8) wrong += *(uint64_t *)(to + at) != at * 3 + number;
+    return wrong;
+}
+int main(void) {
+    int go[2], done[2];
+    long wrong;
+    char byte = 0;
+    from = anonymous(LEN), to = anonymous(LEN);
+    char *other = anonymous(48 * MIB);
+    CHECK(pipe(go) == 0 && pipe(done) == 0, "pipes");
+    pid_t child = fork();
+    for (int is_child = child == 0; is_child;) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, advise, to);
+        if (write(done[1], &wrong, sizeof wrong) < 0) _exit(1);
+        for (int round = 0; round < 2; round++) {
+            if (read(go[0], &byte, 1) != 1) _exit(2);
+            wrong = wrong_words(100 + round);
+            if (write(done[1], &wrong, sizeof wrong) < 0) _exit(3);
+        }
+        _exit(0);
+    }
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, advise, i ? to : from);
+    CHECK(read(done[0], &wrong, sizeof wrong) == sizeof wrong, "child");
+    for (int round = 0; round < 4; round++) {
+        long number = round < 2 ? round : 98 + round;
+        memset(other, round, 48 * MIB);
+        for (size_t at = 0; at < LEN; at += 8) *(uint64_t *)(from + at) = at * 3 + number;
+        write_all(round < 2 ? getpid() : child, round % 2);
+        wrong = round < 2 ? wrong_words(number) : -1;
+        if (round >= 2)
+            CHECK(write(go[1], &byte, 1) == 1 && read(done[0], &wrong, sizeof wrong) == sizeof wrong, "child");
+        CHECK(wrong == 0, "round %d: %ld words", round, wrong);
+    }
+    is_over = 1;
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    waitpid(child, NULL, 0);
+    DONE;
+}
