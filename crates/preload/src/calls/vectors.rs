@@ -236,8 +236,8 @@ fn plan(fd: c_int, total: usize, is_received: bool) -> Plan {
 }
 
 /// Whether another process's memory is written where folios are copied. The kernel keeps all pages that it is to write
-/// to, and waits for what it reads: one of them may have left RAM by then. So it writes one at a time, from a buffer that
-/// is present.
+/// to, and waits for what it reads: one of them may have left RAM by then. So it writes one at a time, from a buffer
+/// that is present.
 fn writes_to_process(fd: c_int, is_received: bool) -> bool {
     fd == ANOTHER_PROCESS && !is_received && state::arena().is_some_and(|arena| arena.mapping() == Mapping::Copy)
 }
