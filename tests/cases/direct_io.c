@@ -7,8 +7,8 @@
 #include "check.h"
 #include <aio.h>
 #include <sys/uio.h>
-#define LEN (32 * MIB)
-#define OTHER (48 * MIB)
+#define LEN (24 * MIB)
+#define OTHER (32 * MIB)
 #define NR 8
 static char *memory, *other;
 static int file;

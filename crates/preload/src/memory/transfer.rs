@@ -46,12 +46,16 @@ pub fn pins(fd: c_int, addr: usize, len: usize) -> bool {
     if state::space().is_none() || state::direct() || !state::overlaps(addr, len) || guard::inside() {
         return false;
     }
-    // SAFETY: takes no pointers.
-    let flags = unsafe { own!(libc::SYS_fcntl, fd, libc::F_GETFL) };
-    if flags >= 0 && flags as c_int & libc::O_DIRECT != 0 {
-        return matches!(kind(fd), Kind::Storage);
-    }
-    flags >= 0 && uncached::is_on(fd)
+    // SAFETY: all zeroes is a valid `stat`, which the kernel fills in.
+    state::keeping_errno(|| unsafe {
+        let mut about: libc::stat = std::mem::zeroed();
+        let is_file = own!(libc::SYS_fstat, fd, &raw mut about) == 0 && about.st_mode & libc::S_IFMT == libc::S_IFREG;
+        if !is_file && about.st_mode & libc::S_IFMT != libc::S_IFBLK {
+            return false;
+        }
+        let flags = own!(libc::SYS_fcntl, fd, libc::F_GETFL) as c_int;
+        flags & libc::O_DIRECT != 0 || is_file && uncached::is_on(fd, about.st_dev)
+    })
 }
 
 /// Whether a transfer is too long for one bounce buffer. The kind of descriptor matters only then.

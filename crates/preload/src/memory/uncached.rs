@@ -6,7 +6,6 @@ use std::mem::zeroed;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::ground::real::own;
-use crate::ground::state;
 
 /// FUSE and virtiofs, 9P, SMB1, CIFS, SMB2, and the shared folders of VirtualBox, as `statfs` names them.
 const FILE_SYSTEMS: [i64; 6] = [0x6573_5546, 0x0102_1997, 0x517b, 0xff53_4d42, 0xfe53_4d42, 0x786f_4256];
@@ -15,17 +14,13 @@ const FILE_SYSTEMS: [i64; 6] = [0x6573_5546, 0x0102_1997, 0x517b, 0xff53_4d42, 0
 /// message to the server, and something else may be mounted there later.
 static LAST: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
-/// Whether a descriptor is a regular file of such a file system.
-pub fn is_on(fd: c_int) -> bool {
+/// Whether a regular file on this device has such a file system.
+pub fn is_on(fd: c_int, device: libc::dev_t) -> bool {
     // SAFETY: all zeroes are valid, and the kernel fills in the locals.
-    state::keeping_errno(|| unsafe {
-        let mut about: libc::stat = zeroed();
-        if own!(libc::SYS_fstat, fd, &raw mut about) != 0 || about.st_mode & libc::S_IFMT != libc::S_IFREG {
-            return false;
-        }
+    unsafe {
         let mut time: libc::timespec = zeroed();
         libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time);
-        let now = about.st_dev << 32 | u64::from(time.tv_sec as u32);
+        let now = device << 32 | u64::from(time.tv_sec as u32);
         if let Some(known) = LAST.iter().position(|last| last.load(Ordering::Relaxed) == now) {
             return known == 0;
         }
@@ -34,5 +29,5 @@ pub fn is_on(fd: c_int) -> bool {
         let is_such = has_failed || FILE_SYSTEMS.contains(&system.f_type);
         LAST[usize::from(!is_such)].store(now, Ordering::Relaxed);
         is_such
-    })
+    }
 }
