@@ -24,17 +24,16 @@ char *volatile area;
 volatile size_t area_bytes;
 volatile int nr_done, nr_handled, is_on_stack;
 volatile long sums[3];
-static char stack[1 << 16];
+static char stack[8 << 10];
 static void on_fault(int number, siginfo_t *info, void *context) {
-    is_on_stack = (char *)&number > stack && (char *)&number < stack + sizeof stack;
     nr_handled++;
     mmap(info->si_addr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    (void)context;
+    (void)number, (void)context;
 }
 static void on_signal(int number) {
+    is_on_stack = (char *)&number > stack && (char *)&number < stack + sizeof stack;
     for (size_t at = 0; at < area_bytes; at += 4096)
         sums[2] += area[at];
-    (void)number;
 }
 static void work(int which) {
     while (!area)
@@ -69,7 +68,7 @@ __attribute__((constructor)) static void first(void) {
     stack_t own = {.ss_sp = stack, .ss_size = sizeof stack};
     sigaltstack(&own, NULL);
     sigaction(SIGBUS, &action, NULL);
-    struct sigaction other_action = {.sa_handler = on_signal};
+    struct sigaction other_action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
     sigfillset(&all);
     sigfillset(&other_action.sa_mask);
     sigaction(SIGUSR1, &other_action, NULL);

@@ -42,6 +42,8 @@ const IS_QUIET: u8 = 1 << 6;
 /// The buffer of a send is a registered one, which is pinned.
 const SEND_FIXED: u16 = 1 << 2;
 const SEND_REPORTS: u16 = 1 << 3;
+/// A send names a list of buffers (Linux 6.17).
+const SEND_VECTORIZED: u16 = 1 << 5;
 
 /// Where the first of the last words has the number of registered rights.
 const PERSONALITY: u64 = 0xffff_0000;
@@ -126,6 +128,7 @@ pub unsafe fn send_plainly(entry: *mut Entry) {
         let is_message = entry.operation == SENDMSG_ZC;
         let is_managed = || match is_message {
             true => vectors::names_managed(addr as *const msghdr),
+            false if entry.priority & SEND_VECTORIZED != 0 => vectors::is_managed(addr as *const iovec, len),
             false => state::overlaps(addr, len),
         };
         if adopt::is_pending() || is_managed() {
@@ -226,9 +229,13 @@ pub fn named(entry: &Entry) -> Vec<Range<usize>> {
     let mut add = |addr: usize, len: usize| ranges.push(addr..addr.saturating_add(len));
     match entry.operation {
         READ | RECV | WRITE | SEND | SEND_ZC if entry.flags & CHOOSES_BUFFER == 0 => {
-            add(addr, len);
-            if matches!(entry.operation, SEND | SEND_ZC) {
+            let is_send = matches!(entry.operation, SEND | SEND_ZC);
+            if is_send {
                 add(second, STRUCTURE_BYTES); // where to
+            }
+            match is_send && entry.priority & SEND_VECTORIZED != 0 {
+                true => add_list(&mut ranges, addr, len),
+                false => add(addr, len),
             }
         }
         READV | WRITEV => add_list(&mut ranges, addr, len),

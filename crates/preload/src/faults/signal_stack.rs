@@ -108,12 +108,9 @@ pub fn attach() {
     MAPPING.set(mapping);
     // SAFETY: this thread's own from here on, and not set yet.
     unsafe { fs_base::note(&of_mapping(mapping)) };
-    let before = set_signal_stack(None);
-    if before.is_some_and(|before| before.ss_flags & libc::SS_DISABLE == 0) {
-        set_signal_stack(before); // the program has set one already
-    } else {
-        set_signal_stack(own_signal_stack());
-    }
+    let wanted = instead_of(current()); // the program may have set one already
+    set_signal_stack(Some(wanted));
+    drop(hold(&wanted));
 }
 
 /// Takes the calling thread's stack back. Called under a guard.
