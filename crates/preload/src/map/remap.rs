@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use folioswap::{BLOCK_BYTES, PAGE_SIZE, RawSpace, Relocation};
 use folioswap_sys::memory::{self, Reservation};
+use folioswap_sys::resident;
 
 use crate::ground::export::export;
 use crate::ground::real::{kernel, own};
@@ -272,11 +273,21 @@ fn move_to_target(space: &RawSpace, request: &Request) -> io::Result<usize> {
     })
 }
 
+/// Whether the process may have more addresses where there is no room for the whole of a mapping: its limit may permit
+/// what it grows by.
+fn permits_more(len: usize) -> bool {
+    let mapped = || resident::mapped_bytes().unwrap_or(0);
+    memory::address_limit().is_some_and(|limit| mapped().saturating_add(len as u64) <= limit)
+}
+
 /// Moves one mapping to where there is room, with the same offset in a block if possible.
 fn move_somewhere(space: &RawSpace, request: &Request) -> io::Result<usize> {
     let Request { old, new_len, .. } = request;
     let offset = old.start % BLOCK_BYTES;
-    let place = Reservation::for_program(offset + new_len, BLOCK_BYTES).ok(); // `None`: a limit of addresses, perhaps
+    let place = Reservation::for_program(offset + new_len, BLOCK_BYTES).ok();
+    if place.is_none() && !permits_more(new_len.saturating_sub(old.len())) {
+        return Err(io::Error::from_raw_os_error(libc::ENOMEM)); // before what other threads use is taken out
+    }
     let ranges = Relocation {
         from: old.clone(),
         new_len: *new_len,
