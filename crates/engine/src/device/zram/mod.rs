@@ -158,10 +158,6 @@ impl Store {
         Some(&table[slot % Order::HUGE.nr_pages()])
     }
 
-    fn entry(&self, slot: usize) -> Option<Entry> {
-        Entry::unpack(self.word(slot)?.load(Ordering::Relaxed))
-    }
-
     /// Allocates the words of the slots of a cluster.
     fn make_table(&self, slot: usize) -> Result<(), Refusal> {
         let table = &self.tables[slot / Order::HUGE.nr_pages()];
@@ -191,14 +187,14 @@ impl Store {
         let first = first % Order::HUGE.nr_pages();
         let mut at = first;
         while at < first + nr_slots {
-            let word = table[at].swap(0, Ordering::Relaxed);
+            let word = table[at].load(Ordering::Relaxed);
             let Some(entry) = Entry::unpack(word) else {
                 at += 1;
                 continue;
             };
             let begin = at & !(entry.order.nr_pages() - 1);
             let unit = begin..begin + entry.order.nr_pages();
-            let end = unit.end.min(first + nr_slots);
+            let end = at + nr_alike(&table[at..unit.end.min(first + nr_slots)], word);
             table[at..end].iter().for_each(|word| word.store(0, Ordering::Relaxed));
             self.plain_bytes.fetch_sub((end - at) * PAGE_SIZE, Ordering::Relaxed);
             if table[unit].iter().all(|other| other.load(Ordering::Relaxed) != word) {
@@ -335,9 +331,13 @@ impl Store {
     /// Fills `plain` from the unit that holds this slot, beginning at the slot. Returns the bytes that came from this
     /// unit.
     fn load(&self, workspace: &mut Workspace, slot: usize, plain: &mut [u8]) -> io::Result<usize> {
-        let entry = self.entry(slot).ok_or_else(|| wrong("nothing was written there"))?;
-        let skipped = (slot & (entry.order.nr_pages() - 1)) * PAGE_SIZE;
-        let len = plain.len().min(entry.order.bytes() - skipped);
+        let table = self.tables.get(slot / Order::HUGE.nr_pages()).and_then(OnceLock::get);
+        let words = table.map_or(&[][..], |table| &table[slot % Order::HUGE.nr_pages()..]);
+        let word = words.first().map_or(0, |word| word.load(Ordering::Relaxed));
+        let entry = Entry::unpack(word).ok_or_else(|| wrong("nothing was written there"))?;
+        let skipped = slot & (entry.order.nr_pages() - 1);
+        let nr_slots = (plain.len() / PAGE_SIZE).min(entry.order.nr_pages() - skipped);
+        let (skipped, len) = (skipped * PAGE_SIZE, nr_alike(&words[..nr_slots], word) * PAGE_SIZE);
         let (plain, packed) = (&mut plain[..len], &*self.bytes(entry.object, entry.len));
         let right = if entry.is_plain() {
             plain.copy_from_slice(&packed[skipped..skipped + len]);
@@ -356,6 +356,12 @@ impl Store {
     fn refused(refusal: Refusal) -> io::Error {
         io::Error::other(refusal)
     }
+}
+
+/// How many slots from the first on have this word. Those behind them may have been written again since, in units of
+/// their own.
+fn nr_alike(slots: &[AtomicU64], word: u64) -> usize {
+    slots.iter().take_while(|slot| slot.load(Ordering::Relaxed) == word).count()
 }
 
 fn wrong(reason: &'static str) -> io::Error {
@@ -444,6 +450,27 @@ impl Device for ZramDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_of_a_unit_is_written_again_in_its_place() {
+        let device = ZramDevice::new(8 << 20, Codec::default(), None).unwrap();
+        let page = |number: usize| vec![number as u8 + 1; PAGE_SIZE];
+        let mut pages: Vec<_> = (0..UNIT.nr_pages()).map(page).collect();
+        device.write(0, &pages.concat()).unwrap();
+        for again in [3, 0] {
+            pages[again] = page(100 + again);
+            device.write((again * PAGE_SIZE) as u64, &pages[again]).unwrap();
+            for first in 0..pages.len() {
+                let mut found = vec![0; (pages.len() - first) * PAGE_SIZE];
+                device.read((first * PAGE_SIZE) as u64, &mut found).unwrap();
+                assert!(found == pages[first..].concat(), "from page {first} on, with page {again} written again");
+            }
+        }
+        assert_eq!(device.store.plain_bytes.load(Ordering::Relaxed), UNIT.bytes());
+        device.on_freed().unwrap()(SlotId::new(0), UNIT);
+        assert_eq!(device.store.plain_bytes.load(Ordering::Relaxed), 0);
+        assert_eq!(device.store.pool.object_bytes(), 0);
+    }
 
     #[test]
     fn what_was_denied_memory_has_room_again_once_an_object_has_gone() {
