@@ -1,7 +1,7 @@
 //! The calls of io_uring, and libaio's submission, made by number.
 //!
-//! In direct mode what cannot be covered is refused as by kernels that lack it: rings of some kinds
-//! ([`Params::refusal`](rings::Params::refusal)), registered rings and buffer rings.
+//! What cannot be covered is refused as by kernels that lack it: rings of some kinds
+//! ([`Params::refusal`](rings::Params::refusal)), registered rings and, in direct mode, buffer rings.
 
 use std::ffi::{c_int, c_long};
 
@@ -44,6 +44,8 @@ pub unsafe fn by_number(number: c_long, words: &Words) -> Option<isize> {
         match number {
             libc::SYS_io_uring_setup => set_up(words),
             libc::SYS_io_uring_enter => enter(words),
+            // A submission to one would name an index, not a ring.
+            libc::SYS_io_uring_register if words[1] == REGISTER_RING_FDS => refused(libc::EINVAL),
             libc::SYS_io_uring_register if state::direct() => register(words),
             libc::SYS_io_submit if state::direct() => submit(words),
             _ => return None,
@@ -62,9 +64,7 @@ unsafe fn set_up(words: &Words) -> isize {
         let theirs = words[1] as *mut Params;
         let read = access::read(theirs).filter(|_| access::is_open(words[1], size_of::<Params>(), Access::Write));
         let Some(mut params) = read else { return raw(libc::SYS_io_uring_setup, words) as isize };
-        if state::direct()
-            && let Some(error) = params.refusal()
-        {
+        if let Some(error) = params.refusal() {
             return refused(error);
         }
         let fd = kernel!(libc::SYS_io_uring_setup, words[0], &raw mut params) as isize;
@@ -171,7 +171,7 @@ unsafe fn listed(what: usize, argument: usize, count: usize) -> Option<Listed> {
 /// Registers buffers and other things with a ring. Buffers are in RAM when the kernel pins them.
 unsafe fn register(words: &Words) -> isize {
     let &[_, what, argument, count, ..] = words;
-    if matches!(what, REGISTER_RING_FDS | REGISTER_PBUF_RING | REGISTER_RESIZE_RINGS) {
+    if matches!(what, REGISTER_PBUF_RING | REGISTER_RESIZE_RINGS) {
         return refused(libc::EINVAL);
     }
     // SAFETY: the caller's call.

@@ -44,13 +44,14 @@ struct Offsets {
 const _: () = assert!(size_of::<Params>() == 120);
 
 impl Params {
-    /// The error for what direct mode cannot cover: a kernel thread that takes requests on its own, rings in the
-    /// program's own memory, and entries of two sizes.
+    /// The error for what cannot be covered: a kernel thread that takes requests on its own, rings in the program's own
+    /// memory, and entries of two sizes; in direct mode completions of two sizes, too.
     pub fn refusal(&self) -> Option<c_int> {
         if self.flags & SETUP_SQPOLL != 0 {
             return Some(libc::EPERM);
         }
-        (self.flags & (SETUP_NO_MMAP | SETUP_CQE_MIXED | SETUP_SQE_MIXED) != 0).then_some(libc::EINVAL)
+        let completions = if state::direct() { SETUP_CQE_MIXED } else { 0 };
+        (self.flags & (SETUP_NO_MMAP | SETUP_SQE_MIXED | completions) != 0).then_some(libc::EINVAL)
     }
 }
 
