@@ -9,16 +9,18 @@ use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::resident;
 
 use crate::ground::export::export;
+use crate::ground::guard;
 use crate::ground::real::{kernel, own};
-use crate::ground::{guard, state};
+use crate::ground::state::{self, Phase};
 use crate::map::adopt;
 use crate::map::listed::{self, Listed};
 use crate::map::managed::manage;
 use crate::map::mapping::{Replacing, failed, replace};
 use crate::map::ring_places;
+use crate::memory::known::{self, Leaving};
+use crate::memory::open_pages;
 use crate::memory::pages::{are_possible, pages};
 use crate::memory::refused;
-use crate::memory::{known, open_pages};
 
 const MREMAP_DONTUNMAP: c_int = 4;
 
@@ -64,10 +66,10 @@ impl Request {
 
     /// Moves the mappings. Where they are several, they move one by one: the kernel may fail after it has moved some,
     /// and not say which. As in the kernel, only one can get another length, or one with guards.
-    fn carry(&self, space: &RawSpace, target: usize) -> io::Result<usize> {
+    fn carry(&self, space: &RawSpace, target: usize) -> io::Result<(usize, Leaving)> {
         let (flags, kept) = (self.flags | PLAIN_MOVE, self.kept());
         if self.is_one_mapping() {
-            return self.call(flags, target);
+            return self.leave(|| self.call(flags, target));
         }
         let parts = match self.new_len == self.old.len() && self.has(libc::MREMAP_FIXED) {
             true => listed::parts(&self.old).unwrap_or_else(|| self.known_parts()),
@@ -76,12 +78,26 @@ impl Request {
         if parts.is_empty() {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
-        carry(&parts, target, self.new_len - kept.len(), flags)?;
-        if kept.end < self.old.end {
-            // SAFETY: the program gives up the tail, too.
-            unsafe { kernel!(libc::SYS_munmap, kept.end, self.old.end - kept.end) };
+        self.leave(|| {
+            carry(&parts, target, self.new_len - kept.len(), flags)?;
+            if kept.end < self.old.end {
+                // SAFETY: the program gives up the tail, too.
+                unsafe { kernel!(libc::SYS_munmap, kept.end, self.old.end - kept.end) };
+            }
+            Ok(target)
+        })
+    }
+
+    /// Makes the calls that move the mappings, with what is known of them taken out of the sets.
+    fn leave(&self, calls: impl FnOnce() -> io::Result<usize>) -> io::Result<(usize, Leaving)> {
+        let leaving = known::leave(&self.old);
+        match calls() {
+            Ok(at) => Ok((at, leaving)),
+            Err(error) => {
+                leaving.stay();
+                Err(error)
+            }
         }
-        Ok(target)
     }
 
     /// Grows the mapping where it lies, the last one if it is several.
@@ -133,25 +149,25 @@ impl Request {
         matches!(beyond.call(0, 0), Err(error) if error.raw_os_error() != Some(libc::EFAULT))
     }
 
-    fn note_failed(&self, number: c_int) {
+    /// Fails as the kernel has.
+    fn refused(&self, error: &io::Error) -> *mut c_void {
+        let number = error.raw_os_error().unwrap_or(libc::ENOMEM);
         if number == libc::ENOMEM && self.new_len > self.old.len() {
             refused::note(self.new_len - self.old.len());
         }
+        failed(number)
     }
 
     /// Notes where the mapping is now.
-    fn note_moved(&self, at: usize) {
-        known::moved(&self.old, &(at..at + self.new_len), self.has(MREMAP_DONTUNMAP));
+    fn note_moved(&self, leaving: &Leaving, at: usize) {
+        known::moved(leaving, &self.old, &(at..at + self.new_len), self.has(MREMAP_DONTUNMAP));
     }
 
     /// Notes where these parts of it are now. What lies between their new places has stayed there.
-    fn note_parts_moved(&self, parts: &[Range<usize>], new: &[Range<usize>]) {
-        let tail = self.kept().end..self.old.end;
-        if !tail.is_empty() {
-            known::forget(&tail);
-        }
+    fn note_parts_moved(&self, leaving: &Leaving, parts: &[Range<usize>], new: &[Range<usize>]) {
+        open_pages::note_closed(&(self.kept().end..self.old.end));
         for (part, new) in parts.iter().zip(new) {
-            known::moved(part, new, self.has(MREMAP_DONTUNMAP));
+            known::moved(leaving, part, new, self.has(MREMAP_DONTUNMAP));
         }
     }
 
@@ -266,11 +282,12 @@ fn move_to_target(space: &RawSpace, request: &Request) -> io::Result<usize> {
         keeps_old: request.has(MREMAP_DONTUNMAP),
     };
     // SAFETY: the program gives up what is at the target.
-    let moved = unsafe { space.relocate(ranges, || request.carry(space, to.start)) };
-    moved.inspect(|&at| match old.is_empty() {
-        true => request.note_moved(at),
-        false => request.note_parts_moved(&parts, &replaced),
-    })
+    let (moved, leaving) = unsafe { relocate(space, ranges, || request.carry(space, to.start)) }?;
+    match old.is_empty() {
+        true => request.note_moved(&leaving, moved),
+        false => request.note_parts_moved(&leaving, &parts, &replaced),
+    }
+    Ok(moved)
 }
 
 /// Whether the process may have more addresses where there is no room for the whole of a mapping: its limit may permit
@@ -297,18 +314,39 @@ fn move_somewhere(space: &RawSpace, request: &Request) -> io::Result<usize> {
     };
     let call = || match &place {
         Some(place) => request.carry(space, place.addr() + offset),
-        None => request.call(request.flags, 0),
+        None => request.leave(|| request.call(request.flags, 0)),
     };
     // SAFETY: nothing is replaced.
-    let moved = unsafe { space.relocate(ranges, call) };
-    if let Some(place) = place.filter(|_| moved.is_ok()) {
+    let (moved, leaving) = unsafe { relocate(space, ranges, call) }?;
+    if let Some(place) = place {
         if offset > 0 {
             // SAFETY: the part of this call's own reservation before the mapping.
             unsafe { own!(libc::SYS_munmap, place.addr(), offset) };
         }
         place.leak();
     }
-    moved
+    request.note_moved(&leaving, moved);
+    Ok(moved)
+}
+
+/// Has the engine move what `call` does. Returns where it is, and what was known of it.
+///
+/// # Safety
+/// As [`RawSpace::relocate`].
+unsafe fn relocate(
+    space: &RawSpace,
+    ranges: Relocation<'_>,
+    call: impl FnOnce() -> io::Result<(usize, Leaving)>,
+) -> io::Result<(usize, Leaving)> {
+    let mut left = None;
+    let call = || {
+        let (at, leaving) = call()?;
+        left = Some(leaving);
+        Ok(at)
+    };
+    // SAFETY: the caller upholds this function's own contract.
+    let at = unsafe { space.relocate(ranges, call) }?;
+    Ok((at, left.expect("the call has succeeded")))
 }
 
 /// Has the engine manage what a mapping of the ordinary share has grown by, if the share has no room for it.
@@ -334,10 +372,10 @@ fn remap_managed(space: &RawSpace, request: &Request) -> io::Result<usize> {
     if !request.has(MREMAP_DONTUNMAP) {
         match resize(space, request) {
             Err(error) if request.has(libc::MREMAP_MAYMOVE) && error.raw_os_error() == Some(libc::ENOMEM) => {}
-            done => return done.inspect(|&at| request.note_moved(at)),
+            done => return done.inspect(|&at| request.note_moved(&known::leave(&request.old), at)),
         }
     }
-    move_somewhere(space, request).inspect(|&at| request.note_moved(at))
+    move_somewhere(space, request)
 }
 
 /// Grows or shrinks managed memory, which may move.
@@ -370,7 +408,7 @@ export! {
                 ring_places::make_way(&(target as usize..(target as usize).saturating_add(pages(new_len))));
             }
             let _guard = guard::enter();
-            let _held = adopt::hold();
+            let _held = (state::phase() == Phase::Managed).then(known::beginning); // a forked child finds what is known
             let old = addr as usize..(addr as usize).saturating_add(pages(old_len));
             let request = Request { old, new_len: pages(new_len), flags, target: target as usize };
             let to = request.target..request.target.saturating_add(request.new_len);
@@ -392,28 +430,28 @@ export! {
                         }
                         at as *mut c_void
                     }
-                    Err(error) => {
-                        let number = error.raw_os_error().unwrap_or(libc::ENOMEM);
-                        request.note_failed(number);
-                        failed(number)
-                    }
+                    Err(error) => request.refused(&error),
                 };
             }
             let was_ordinary = known::ordinary().overlaps(&request.last());
-            let mut at = call();
-            let are_two = at == libc::MAP_FAILED && state::errno() == libc::EFAULT && was_ordinary;
-            if are_two && state::keeping_errno(|| join(&request.old)) {
-                at = call();
-            }
-            if at != libc::MAP_FAILED {
-                request.note_moved(at as usize);
-                if was_ordinary && let Some(space) = state::space() {
-                    limit_growth(space, &request, at as usize);
+            let attempt = || {
+                request.leave(|| match call() {
+                    libc::MAP_FAILED => Err(io::Error::from_raw_os_error(state::errno())),
+                    at => Ok(at as usize),
+                })
+            };
+            let first = attempt();
+            let are_two = matches!(&first, Err(error) if error.raw_os_error() == Some(libc::EFAULT)) && was_ordinary;
+            match if are_two && join(&request.old) { attempt() } else { first } {
+                Ok((at, leaving)) => {
+                    request.note_moved(&leaving, at);
+                    if was_ordinary && let Some(space) = state::space() {
+                        limit_growth(space, &request, at);
+                    }
+                    at as *mut c_void
                 }
-            } else {
-                request.note_failed(state::errno());
+                Err(error) => request.refused(&error),
             }
-            at
         })
     }
 }

@@ -178,12 +178,40 @@ fn note_alike(range: &Range<usize>, new: &Range<usize>) {
     }
 }
 
-/// Notes that a mapping is at another place, or has another length: what is known of it moves along, and what has grown
-/// is as the last page, but without guards. `stays`: the old mapping is still there, without guards too.
-pub fn moved(old: &Range<usize>, new: &Range<usize>, stays: bool) {
+/// What is known of a mapping that is about to move: as soon as the kernel has moved it, another thread may map
+/// something at its old place, of which other things are known.
+pub struct Leaving([Vec<Range<usize>>; 6]);
+
+/// Takes what is known of a mapping that the kernel is about to move.
+pub fn leave(old: &Range<usize>) -> Leaving {
+    let mut all = all();
+    let take = |set: &mut Locked<RangeSet>| match set.is_empty() || old.is_empty() {
+        true => Vec::new(),
+        false => set.remove(old.clone()),
+    };
+    Leaving(all.each_mut().map(take))
+}
+
+impl Leaving {
+    /// Puts it back: the kernel has not moved the mapping.
+    pub fn stay(self) {
+        let mut all = all();
+        all.iter_mut().zip(self.0).for_each(|(set, parts)| parts.into_iter().for_each(|part| set.add(part)));
+    }
+
+    fn is_ordinary(&self, page: &Range<usize>) -> bool {
+        let [.., ordinary] = &self.0;
+        ordinary.iter().any(|part| part.start < page.end && page.start < part.end)
+    }
+}
+
+/// Notes that a mapping, or a part of one, is at another place, or has another length: what is known of it moves along,
+/// and what has grown is as the last page, but without guards. `stays`: the old mapping is still there, without guards
+/// too.
+pub fn moved(leaving: &Leaving, old: &Range<usize>, new: &Range<usize>, stays: bool) {
     let last = old.end.saturating_sub(PAGE_SIZE).max(old.start)..old.end;
     // What shared memory grows by has nothing behind it.
-    let is_private = state::overlaps(last.start, last.len()) || ordinary().overlaps(&last);
+    let is_private = state::overlaps(last.start, last.len()) || leaving.is_ordinary(&last);
     match old.start == new.start {
         true if new.end > old.end && is_private => note_alike(&last, &(old.end..new.end)),
         true => open_pages::note_closed(&(new.end.min(old.end)..new.end.max(old.end))),
@@ -194,18 +222,20 @@ pub fn moved(old: &Range<usize>, new: &Range<usize>, stays: bool) {
             open_pages::note_closed(old);
         }
     }
-    change_all(|set| {
-        let parts = set.remove(old.clone());
+    let mut all = all();
+    for (set, parts) in all.iter_mut().zip(&leaving.0) {
         set.remove(new.clone());
-        for part in parts {
+        let parts = parts.iter().map(|part| part.start.max(old.start)..part.end.min(old.end));
+        for part in parts.filter(|part| !part.is_empty()) {
             let at = |addr: usize| (addr - old.start + new.start).min(new.end);
             set.add(at(part.start)..if part.end == old.end { new.end } else { at(part.end) });
             if stays {
                 set.add(part);
             }
         }
-    });
-    let mut guarded = guarded();
+    }
+    let [.., guarded, _, ordinary] = &mut all;
+    ORDINARY_BYTES.store(ordinary.total(), Ordering::Relaxed);
     guarded.remove(new.end.min(new.start + old.len())..new.end);
     if stays {
         guarded.remove(old.clone());
