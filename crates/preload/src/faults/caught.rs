@@ -360,7 +360,7 @@ fn keeps_mask(number: c_long, words: &[usize; 6]) -> bool {
 }
 
 /// Linux 4.18.
-const SYS_IO_PGETEVENTS: c_long = 333;
+pub const SYS_IO_PGETEVENTS: c_long = 333;
 
 /// Linux 6.7.
 const SYS_FUTEX_WAIT: c_long = 455;

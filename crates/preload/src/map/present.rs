@@ -2,11 +2,10 @@
 //! all that it has, and what an allocator of its own or a constructor has mapped before this library's.
 
 use std::ffi::{c_int, c_void};
-use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
 use folioswap::{PAGE_SIZE, RangeSet, RawSpace};
+use folioswap_sys::pagemap::Pagemap;
 use folioswap_sys::{said, static_tls};
 
 use crate::ground::c_library;
@@ -82,21 +81,15 @@ unsafe extern "C" fn note_own(object: *mut libc::dl_phdr_info, _size: usize, fou
 
 /// The parts that hold nothing yet. None, if the kernel does not say.
 fn untouched(range: &Range<usize>) -> Vec<Range<usize>> {
-    /// A page is in RAM, or in the kernel's swap.
-    const HAS_CONTENT: u64 = 3 << 62;
-    const ENTRY_BYTES: usize = size_of::<u64>();
-    let Ok(file) = File::open("/proc/self/pagemap") else { return Vec::new() };
+    const NR_AT_ONCE: usize = 512;
     let mut parts: Vec<Range<usize>> = Vec::new();
-    let mut buffer = [0; 512 * ENTRY_BYTES];
-    for page in range.clone().step_by(512 * PAGE_SIZE) {
-        let entries = &mut buffer[..((range.end - page) / PAGE_SIZE).min(512) * ENTRY_BYTES];
-        if file.read_exact_at(entries, (page / PAGE_SIZE * ENTRY_BYTES) as u64).is_err() {
-            return Vec::new();
-        }
-        for (index, entry) in entries.as_chunks::<ENTRY_BYTES>().0.iter().enumerate() {
-            let page = page + index * PAGE_SIZE;
+    let Ok(pagemap) = Pagemap::open() else { return parts };
+    for start in range.clone().step_by(NR_AT_ONCE * PAGE_SIZE) {
+        let pages = start..range.end.min(start + NR_AT_ONCE * PAGE_SIZE);
+        let Ok(filled) = pagemap.filled(pages.clone()) else { return Vec::new() };
+        for (page, is_filled) in pages.step_by(PAGE_SIZE).zip(filled) {
             match parts.last_mut() {
-                _ if u64::from_ne_bytes(*entry) & HAS_CONTENT != 0 => {}
+                _ if is_filled => {}
                 Some(last) if last.end == page => last.end += PAGE_SIZE,
                 _ => parts.push(page..page + PAGE_SIZE),
             }
