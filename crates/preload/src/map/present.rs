@@ -1,7 +1,6 @@
 //! Memory that the program has when it begins: its zeroed data (.bss), which may be an array of Fortran's or of C's and
 //! all that it has, and what an allocator of its own or a constructor has mapped before this library's.
 
-use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
 use folioswap::{PAGE_SIZE, RangeSet, RawSpace};
@@ -54,29 +53,16 @@ fn nameless(line: &str) -> Option<Range<usize>> {
 /// The addresses of this library.
 fn own_object() -> Range<usize> {
     let mut found = 0..0;
-    // SAFETY: the callback gets the range, which lives as long as this call.
-    unsafe { c_library::each_object(note_own, (&raw mut found).cast()) };
-    found
-}
-
-/// Notes the addresses of an object, if it is this library.
-unsafe extern "C" fn note_own(object: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid object with so many headers, and `found` is the range of `own_object`.
-    let (object, found, headers) = unsafe {
-        let object = &*object;
-        let headers = std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
-        (object, &mut *found.cast::<Range<usize>>(), headers)
-    };
-    let segments = headers.iter().filter(|header| header.p_type == libc::PT_LOAD).map(|header| {
-        let start = (object.dlpi_addr + header.p_vaddr) as usize;
-        start..start + header.p_memsz as usize
+    c_library::each_object(|object| {
+        let is_this = object.has(own_object as *const () as usize);
+        if is_this {
+            let all = object.parts(libc::PT_LOAD).reduce(|one, next| one.start.min(next.start)..one.end.max(next.end));
+            let all = all.unwrap_or_default();
+            found = all.start..all.end.next_multiple_of(PAGE_SIZE);
+        }
+        is_this
     });
-    let all = segments.reduce(|one, next| one.start.min(next.start)..one.end.max(next.end)).unwrap_or_default();
-    let is_this = all.contains(&(own_object as *const () as usize));
-    if is_this {
-        *found = all.start..all.end.next_multiple_of(PAGE_SIZE);
-    }
-    is_this.into()
+    found
 }
 
 /// The parts that hold nothing yet. None, if the kernel does not say.
