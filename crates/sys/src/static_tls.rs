@@ -21,6 +21,8 @@ unsafe impl Zeroed for u64 {}
 unsafe impl Zeroed for usize {}
 // SAFETY: as above.
 unsafe impl<A: Zeroed, B: Zeroed> Zeroed for (A, B) {}
+// SAFETY: as above.
+unsafe impl<T: Zeroed, const N: usize> Zeroed for [T; N] {}
 // SAFETY: as above: no stack.
 unsafe impl Zeroed for libc::stack_t {}
 
@@ -32,9 +34,6 @@ pub fn thread_pointer() -> usize {
     unsafe { std::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) pointer, options(nostack, readonly)) };
     pointer
 }
-
-/// Room for one variable.
-pub const MOST_BYTES: usize = 24;
 
 /// Such a variable.
 ///
@@ -82,8 +81,9 @@ macro_rules! static_tls {
             ".balign 8",
             concat!(".hidden ", $symbol),
             concat!(".globl ", $symbol),
-            concat!($symbol, ": .zero 24"),
+            concat!($symbol, ": .zero {bytes}"),
             ".popsection",
+            bytes = const size_of::<$type>(),
         );
 
         // SAFETY: the symbol is this variable's alone, in memory of each thread's own that begins as zeros.
@@ -92,7 +92,7 @@ macro_rules! static_tls {
 
             #[inline(always)]
             fn at(&self) -> *mut $type {
-                const { assert!(size_of::<$type>() <= $crate::static_tls::MOST_BYTES && align_of::<$type>() <= 8) };
+                const { assert!(align_of::<$type>() <= 8) };
                 let at: *mut $type;
                 // SAFETY: reads the thread pointer, and the variable's distance from it.
                 unsafe {
