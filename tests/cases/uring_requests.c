@@ -3,29 +3,18 @@
 // io_uring: requests that wait while their memory goes cold, lists and paths that are cold, zero-copy sends, libaio.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/aio_abi.h>
-#include <linux/io_uring.h>
 #include <linux/time_types.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
-#include <unistd.h>
-#define M (1ul << 20)
-#define CHECK(x) do { if (!(x)) { printf("FAIL line %d: %s (errno %d)\n", __LINE__, #x, errno); exit(1); } } while (0)
+#define CALL call
+#include "uring.h"
 #ifndef IORING_CQE_F_NOTIF
 #define IORING_CQE_F_NOTIF (1u << 3)
 #endif
 #define SEND_ZC 47
-static int is_inline, ring;
-static unsigned *sq_tail, *sq_mask, *array, *cq_head, *cq_tail, *cq_mask;
-static struct io_uring_sqe *sqes;
-static struct io_uring_cqe *cqes;
+static int is_inline;
 static long call(long number, long a, long b, long c, long d, long e, long f) {
     if (!is_inline)
         return syscall(number, a, b, c, d, e, f);
@@ -42,25 +31,10 @@ static void *mapped(size_t len, long offset) {
     CHECK(at != -1);
     return (void *)at;
 }
-static void set_up(void) {
-    struct io_uring_params p = {0};
-    ring = call(SYS_io_uring_setup, 8, (long)&p, 0, 0, 0, 0);
-    CHECK(ring >= 0);
-    char *s = mapped(p.sq_off.array + p.sq_entries * 4, IORING_OFF_SQ_RING);
-    char *c = mapped(p.cq_off.cqes + p.cq_entries * sizeof *cqes, IORING_OFF_CQ_RING);
-    sqes = mapped(p.sq_entries * sizeof *sqes, IORING_OFF_SQES);
-    sq_tail = (void *)(s + p.sq_off.tail), sq_mask = (void *)(s + p.sq_off.ring_mask), array = (void *)(s + p.sq_off.array);
-    cq_head = (void *)(c + p.cq_off.head), cq_tail = (void *)(c + p.cq_off.tail), cq_mask = (void *)(c + p.cq_off.ring_mask);
-    cqes = (void *)(c + p.cq_off.cqes);
-}
-static struct io_uring_sqe *next(int operation, int fd, const void *at, unsigned len, long data) {
-    unsigned index = *sq_tail & *sq_mask;
-    memset(&sqes[index], 0, sizeof *sqes);
-    sqes[index].opcode = operation, sqes[index].fd = fd, sqes[index].addr = (long)at, sqes[index].len = len;
-    sqes[index].user_data = data;
-    array[index] = index;
-    __atomic_store_n(sq_tail, *sq_tail + 1, __ATOMIC_RELEASE);
-    return &sqes[index];
+static struct io_uring_sqe *tagged(int operation, int fd, const void *at, unsigned len, long data) {
+    struct io_uring_sqe *one = next(operation, fd, at, len);
+    one->user_data = data;
+    return one;
 }
 static void submit(int count) { CHECK(call(SYS_io_uring_enter, ring, count, 0, 0, 0, 0) == count); }
 static struct io_uring_cqe done(void) {
@@ -85,7 +59,7 @@ static void waiting(void) {
     int ends[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     for (int i = 0; i < 4; i++)
-        next(IORING_OP_RECV, ends[0], a + i * 5 * M + 100, 1000, 7); /* all with the same tag */
+        tagged(IORING_OP_RECV, ends[0], a + i * 5 * M + 100, 1000, 7); /* all with the same tag */
     submit(4);
     pressure();
     for (int i = 0; i < 4; i++) {
@@ -110,14 +84,14 @@ static void waiting(void) {
 static void provided(void) {
     int ends[2], total = 0;
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
-    struct io_uring_sqe *sqe = next(IORING_OP_PROVIDE_BUFFERS, 4, a + 16 * M, M, 1);
+    struct io_uring_sqe *sqe = tagged(IORING_OP_PROVIDE_BUFFERS, 4, a + 16 * M, M, 1);
     sqe->buf_group = 5, sqe->off = 10;
     submit(1);
     CHECK(done().res >= 0);
     for (int i = 0; i < 12; i++) {
         char text[1000];
         memset(text, 'a' + i, 1000);
-        sqe = next(IORING_OP_RECV, ends[0], 0, M, 2);
+        sqe = tagged(IORING_OP_RECV, ends[0], 0, M, 2);
         sqe->flags = IOSQE_BUFFER_SELECT, sqe->buf_group = 5;
         submit(1);
         pressure();
@@ -127,7 +101,7 @@ static void provided(void) {
         CHECK(one.res == 1000 && one.flags & IORING_CQE_F_BUFFER && id >= 10 && id < 14);
         CHECK(memcmp(a + (16 + id - 10) * M, text, 1000) == 0);
         total += id;
-        sqe = next(IORING_OP_PROVIDE_BUFFERS, 1, a + (16 + id - 10) * M, M, 3);
+        sqe = tagged(IORING_OP_PROVIDE_BUFFERS, 1, a + (16 + id - 10) * M, M, 3);
         sqe->buf_group = 5, sqe->off = id;
         submit(1);
         CHECK(done().res >= 0);
@@ -139,24 +113,24 @@ static void cold_arguments(void) {
     char *name = a + M;
     strcpy(name, "/proc/self/cmdline");
     pressure();
-    next(IORING_OP_OPENAT, AT_FDCWD, name, 0, 1);
+    tagged(IORING_OP_OPENAT, AT_FDCWD, name, 0, 1);
     submit(1);
     int fd = done().res;
     CHECK(fd >= 0);
     struct iovec *list = (void *)(a + 3 * M);
     list[0] = (struct iovec){a + 4 * M, 2}, list[1] = (struct iovec){a + 9 * M, 3};
     pressure();
-    next(IORING_OP_READV, fd, list, 2, 2);
+    tagged(IORING_OP_READV, fd, list, 2, 2);
     submit(1);
     CHECK(done().res == 5 && a[9 * M]);
     struct __kernel_timespec *time = (void *)(a + 6 * M);
     *time = (struct __kernel_timespec){0, 1000};
     pressure();
-    next(IORING_OP_TIMEOUT, -1, time, 1, 3);
+    tagged(IORING_OP_TIMEOUT, -1, time, 1, 3);
     submit(1);
     CHECK(done().res == -ETIME);
     pressure();
-    next(IORING_OP_READ, fd, (void *)4096, 1, 4);
+    tagged(IORING_OP_READ, fd, (void *)4096, 1, 4);
     submit(1);
     CHECK(done().res == -EFAULT);
     close(fd);
@@ -172,7 +146,7 @@ static void zero_copy(void) {
     int notices = 0, sent = 0;
     for (; sent < 16; sent++) {
         memset(a + sent * M, sent + 1, 65536);
-        next(SEND_ZC, client, a + sent * M, 65536, sent);
+        tagged(SEND_ZC, client, a + sent * M, 65536, sent);
         submit(1);
         struct io_uring_cqe one;
         while ((one = done()).flags & IORING_CQE_F_NOTIF)

@@ -95,10 +95,10 @@ pub enum Step {
     Calls(Later<calls::InnerArgs>),
     /// Sweeps the memory of an ordinary process.
     #[command(name = "__sweep", hide = true)]
-    Sweep(Later<sweep::args::InnerSweepArgs>),
+    Sweep(Later<sweep::args::Shape>),
     /// Accesses the memory of an ordinary process at random.
     #[command(name = "__random", hide = true)]
-    Random(Later<random::command::InnerRandomArgs>),
+    Random(Later<random::command::Shape>),
 }
 
 /// Runs a hidden subcommand. `find` finds the file of a program.

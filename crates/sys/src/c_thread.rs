@@ -1,7 +1,7 @@
 //! What the C library keeps of threads: how many there are, and a record of each.
 //!
-//! A thread of which it does not know, or that it shall not count, is given what it needs here. On other C libraries
-//! and architectures than glibc's on x86-64 nothing is known.
+//! A thread of which it does not know, or that it shall not count, is given what it needs here. Of other C libraries
+//! than glibc nothing is known.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -22,8 +22,8 @@ pub(crate) fn own_record() -> Option<usize> {
     HAS_RECORDS.then(|| unsafe { libc::pthread_self() } as usize)
 }
 
-/// Whether a handle of the C library's is the address of its record, as in glibc on x86-64.
-pub(crate) const HAS_RECORDS: bool = cfg!(all(target_arch = "x86_64", target_env = "gnu"));
+/// Whether a handle of the C library's is the address of its record, as in glibc.
+pub(crate) const HAS_RECORDS: bool = cfg!(target_env = "gnu");
 
 /// Where the C library has a thread's id, from its record on, as it tells debuggers. `None`: it tells nobody.
 pub(crate) fn id_offset() -> Option<usize> {

@@ -13,9 +13,6 @@ use crate::memory::PAGE_SIZE as PAGE;
 const RW: c_int = libc::PROT_READ | libc::PROT_WRITE;
 /// Lengths of the ranges: a page, a huge page, and much.
 const LENGTHS: [usize; 3] = [PAGE, 2 << 20, 1 << 30];
-/// Linux 6.1 and 5.18. The libc crate lacks them for some targets.
-const MADV_COLLAPSE: c_int = 25;
-const MADV_DONTNEED_LOCKED: c_int = 24;
 
 /// Advice, by name.
 const ADVICE: [(&str, c_int); 18] = [
@@ -24,13 +21,13 @@ const ADVICE: [(&str, c_int); 18] = [
     ("sequential", libc::MADV_SEQUENTIAL),
     ("willneed", libc::MADV_WILLNEED),
     ("dontneed", libc::MADV_DONTNEED),
-    ("dontneed_locked", MADV_DONTNEED_LOCKED),
+    ("dontneed_locked", libc::MADV_DONTNEED_LOCKED),
     ("free", libc::MADV_FREE),
     ("cold", libc::MADV_COLD),
     ("pageout", libc::MADV_PAGEOUT),
     ("hugepage", libc::MADV_HUGEPAGE),
     ("nohugepage", libc::MADV_NOHUGEPAGE),
-    ("collapse", MADV_COLLAPSE),
+    ("collapse", libc::MADV_COLLAPSE),
     ("populate_read", libc::MADV_POPULATE_READ),
     ("populate_write", libc::MADV_POPULATE_WRITE),
     ("dontfork", libc::MADV_DONTFORK),

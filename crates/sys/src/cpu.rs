@@ -1,4 +1,4 @@
-//! CPUs (which one runs a thread, how many there are, scheduling), and the CPU time and memory used.
+//! CPUs (which one runs a thread, how many there are, scheduling), and the CPU time used.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -79,53 +79,6 @@ pub fn process_cpu_time() -> Duration {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// Whose resource usage to query.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
-    /// This process.
-    Process,
-    /// Its children that have ended and were waited for.
-    Children,
-}
-
-/// Resource usage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Usage {
-    /// CPU time in user mode.
-    pub user: Duration,
-    /// CPU time in the kernel.
-    pub system: Duration,
-    /// Peak RAM; for children, that of the largest one.
-    pub max_resident_bytes: u64,
-    /// Page faults without I/O.
-    pub minor_faults: u64,
-    /// Page faults with I/O.
-    pub major_faults: u64,
-}
-
-/// The resource usage so far.
-///
-/// # Errors
-/// None that Linux is known to give.
-pub fn rusage(whose: Whose) -> io::Result<Usage> {
-    let whose = match whose {
-        Whose::Process => libc::RUSAGE_SELF,
-        Whose::Children => libc::RUSAGE_CHILDREN,
-    };
-    // SAFETY: all zeroes is a valid rusage.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel fills in a local of this frame.
-    crate::check(unsafe { libc::getrusage(whose, &mut usage) }.into())?;
-    let time = |time: libc::timeval| Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000);
-    Ok(Usage {
-        user: time(usage.ru_utime),
-        system: time(usage.ru_stime),
-        max_resident_bytes: (usage.ru_maxrss as u64) << 10,
-        minor_faults: usage.ru_minflt as u64,
-        major_faults: usage.ru_majflt as u64,
-    })
-}
-
 fn clock(id: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel fills in a local of this frame. These clocks always exist.
@@ -142,9 +95,7 @@ mod tests {
         let before = thread_cpu_time();
         while thread_cpu_time() - before < Duration::from_millis(2) {}
         assert!(process_cpu_time() >= Duration::from_millis(2));
-        let usage = rusage(Whose::Process).unwrap();
-        assert!(usage.user + usage.system > Duration::ZERO && usage.max_resident_bytes > 0);
-        assert!(rusage(Whose::Children).is_ok() && nr_cpus() > 0);
+        assert!(nr_cpus() > 0);
         let _ = current_cpu();
     }
 

@@ -65,15 +65,6 @@ impl From<io::Error> for OpenError {
     }
 }
 
-/// The kind of file system of a directory, as far as it matters to swap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileSystem {
-    /// In RAM: swapping out to it saves none.
-    Tmpfs,
-    /// Any other one.
-    Other,
-}
-
 /// Creates an unnamed file in `directory` for direct I/O, mode 0600. It disappears when the descriptor is closed,
 /// however the process ends.
 ///
@@ -360,13 +351,12 @@ fn exactly(len: usize, at_end: io::ErrorKind, mut step: impl FnMut(usize) -> lib
     Ok(())
 }
 
-/// The file system of `path`.
+/// Whether the file system of `path` is in RAM: swapping out to it saves none.
 ///
 /// # Errors
 /// Kernel errors.
-pub fn file_system(path: &Path) -> io::Result<FileSystem> {
-    let magic = statfs(path)?.f_type;
-    Ok(if magic == libc::TMPFS_MAGIC { FileSystem::Tmpfs } else { FileSystem::Other })
+pub fn is_tmpfs(path: &Path) -> io::Result<bool> {
+    Ok(statfs(path)?.f_type == libc::TMPFS_MAGIC)
 }
 
 /// Bytes that this user may still use on the file system of `path`: root also those that it keeps for root.
@@ -458,9 +448,9 @@ mod tests {
     #[test]
     fn file_systems_are_told_apart() {
         assert!(free_bytes(Path::new("/var/tmp")).unwrap() > 0);
-        assert_eq!(file_system(Path::new("/proc")).unwrap(), FileSystem::Other);
-        match file_system(Path::new("/dev/shm")) {
-            Ok(found) => assert_eq!(found, FileSystem::Tmpfs),
+        assert!(!is_tmpfs(Path::new("/proc")).unwrap());
+        match is_tmpfs(Path::new("/dev/shm")) {
+            Ok(is) => assert!(is),
             Err(error) => println!("skipped: /dev/shm: {error}"),
         }
     }

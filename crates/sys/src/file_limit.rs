@@ -9,19 +9,13 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 
 use crate::check;
-use crate::memory::place_apart;
+use crate::memory::{self, place_apart};
 
 /// The length of a swap file that may grow: 8 TiB, or what the file system takes.
 const LENGTHS: [u64; 3] = [8 << 40, 1 << 40, 64 << 30];
 
 fn limits(new: Option<&libc::rlimit64>) -> io::Result<libc::rlimit64> {
-    let mut before = MaybeUninit::<libc::rlimit64>::uninit();
-    let new = new.map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the kernel reads one structure, if there is one, and fills in the other.
-    unsafe {
-        check(libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, new, before.as_mut_ptr()))?;
-        Ok(before.assume_init())
-    }
+    memory::limits(libc::RLIMIT_FSIZE, new)
 }
 
 /// Whether a write that ends there would exceed the limit. A system call, about 100 ns.

@@ -36,7 +36,7 @@ pub fn has_others() -> bool {
 pub unsafe fn note(stack: &stack_t) {
     const HAS_INSTRUCTIONS: u64 = 1 << 1;
     // SAFETY: reads what the kernel told the process at its start.
-    if cfg!(target_arch = "x86_64") && unsafe { libc::getauxval(libc::AT_HWCAP2) } & HAS_INSTRUCTIONS != 0 {
+    if unsafe { libc::getauxval(libc::AT_HWCAP2) } & HAS_INSTRUCTIONS != 0 {
         STACK_BYTES.store(stack.ss_size, Ordering::Relaxed);
         // SAFETY: the caller's promise.
         unsafe { stack.ss_sp.cast::<Head>().write(Head { mark: MARK, base: crate::static_tls::thread_pointer() }) };
@@ -77,7 +77,6 @@ pub unsafe fn return_to_own(stack: &stack_t) -> Option<usize> {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
 unsafe fn now() -> usize {
     let base;
     // SAFETY: the caller knows that the instruction can be used.
@@ -89,20 +88,7 @@ unsafe fn now() -> usize {
 ///
 /// # Safety
 /// [`return_to_own`] returned it to this handler, which uses nothing thread-local of its own any more.
-#[cfg(target_arch = "x86_64")]
 pub unsafe fn set(base: usize) {
     // SAFETY: the caller's promise.
     unsafe { std::arch::asm!("wrfsbase {}", in(reg) base, options(nostack, preserves_flags)) };
 }
-
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn now() -> usize {
-    0
-}
-
-/// Nothing to do on this architecture.
-///
-/// # Safety
-/// No requirements.
-#[cfg(not(target_arch = "x86_64"))]
-pub unsafe fn set(_base: usize) {}

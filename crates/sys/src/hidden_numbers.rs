@@ -7,12 +7,11 @@
 //! **Locking.** None. An entry of the list belongs to who has changed it from free.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::{check, fork};
+use crate::{check, fork, memory};
 
 /// Upper limit for where the engine's numbers start. The kernel's table is as long as the highest number, and each fork
 /// copies it (128 KiB).
@@ -169,17 +168,11 @@ fn duplicate(fd: &OwnedFd, from: u64) -> io::Result<OwnedFd> {
 }
 
 fn limits() -> io::Result<libc::rlimit64> {
-    let mut limits = MaybeUninit::uninit();
-    // SAFETY: the kernel fills in the structure before it is read.
-    unsafe {
-        check(libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0usize, limits.as_mut_ptr()))?;
-        Ok(limits.assume_init())
-    }
+    memory::limits(libc::RLIMIT_NOFILE, None)
 }
 
 fn set_limits(limits: libc::rlimit64) -> io::Result<()> {
-    // SAFETY: the kernel reads a local of this frame.
-    check(unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, &raw const limits, 0usize) }).map(drop)
+    memory::limits(libc::RLIMIT_NOFILE, Some(&limits)).map(drop)
 }
 
 /// Duplicates a descriptor to a number beyond the program's limit, while that is raised.

@@ -23,7 +23,7 @@
 //! | `shared` | a value in memory that processes share |
 //! | `zstd` | compression without an allocator |
 //! | **the machine** | |
-//! | `cpu` | the CPUs, scheduling, and what this process uses of them |
+//! | `cpu` | the CPUs, scheduling, and the time that this process uses of them |
 //! | `unallocated` | calls about files without the program's allocator |
 //! | `disk` | the disk below a file |
 //! | `numa` | the nodes: their CPUs, disks and memory |
@@ -62,6 +62,9 @@
 //! | `uffd_abi` | the kernel's structures of userfaultfd |
 //! | `uffd` | userfaultfd: faults read, pages mapped |
 //! | `readers` | a process asks another to bring memory in |
+
+#[cfg(not(target_arch = "x86_64"))]
+compile_error!("folioswap runs on x86-64 only");
 
 pub mod c_thread;
 pub mod call_times;

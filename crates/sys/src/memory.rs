@@ -8,6 +8,7 @@
 //! All calls are raw system calls, so a preloaded library that interposes mmap or madvise does not see the engine's.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
@@ -16,19 +17,11 @@ use crate::check;
 /// Bytes of a page. The same as core's, which does not know this crate.
 pub const PAGE_SIZE: usize = 4096;
 
-/// Linux 6.1, 5.14 and 5.18. The libc crate lacks them for some targets.
-const MADV_COLLAPSE: libc::c_int = 25;
-const MADV_POPULATE_WRITE: libc::c_int = 23;
-const MADV_DONTNEED_LOCKED: libc::c_int = 24;
-
 /// Stands for the calling thread, and so its memory, in place of a pidfd. Missing from the libc crate.
 const PIDFD_SELF: libc::c_int = -10000;
 
 /// Ranges that one system call frees.
 const MOST_RANGES: usize = 128;
-
-/// `mlock2` flag: locks pages that are present or come in later, and faults none in. Linux 4.4.
-const MLOCK_ONFAULT: libc::c_int = 1;
 
 const PLACES: Range<usize> = 0x5100_0000_0000..0x5500_0000_0000;
 
@@ -173,21 +166,6 @@ impl Reservation {
         unsafe { protect(part.start, part.len(), libc::PROT_READ | libc::PROT_WRITE) }
     }
 
-    /// Keeps a part from forked children, where it is not mapped at all. Fork is unsafe, so its caller knows what the
-    /// child lacks.
-    ///
-    /// # Errors
-    /// ENOMEM: too many mappings.
-    ///
-    /// # Panics
-    /// If the part lies outside.
-    pub fn dontfork(&self, part: Range<usize>) -> io::Result<()> {
-        self.assert_has(&part);
-        // SAFETY: a part of this reservation (asserted), so it holds no stack, heap or static that Rust uses between
-        // fork and exec. This process keeps everything.
-        unsafe { advise(part.start, part.len(), libc::MADV_DONTFORK) }
-    }
-
     fn assert_has(&self, part: &Range<usize>) {
         assert!(self.addr <= part.start && part.start <= part.end && part.end <= self.addr + self.len);
     }
@@ -242,10 +220,22 @@ pub fn data_limit() -> Option<u64> {
 }
 
 fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
-    let mut limits = libc::rlimit64 { rlim_cur: libc::RLIM64_INFINITY, rlim_max: libc::RLIM64_INFINITY };
-    // SAFETY: the kernel fills in the local.
-    unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, 0usize, &raw mut limits) };
+    let limits = limits(resource, None).ok()?;
     (limits.rlim_cur != libc::RLIM64_INFINITY).then_some(limits.rlim_cur)
+}
+
+/// A limit of this process, and sets another one, if there is one.
+///
+/// # Errors
+/// EPERM: the new one is not permitted.
+pub(crate) fn limits(resource: libc::__rlimit_resource_t, new: Option<&libc::rlimit64>) -> io::Result<libc::rlimit64> {
+    let mut before = MaybeUninit::<libc::rlimit64>::uninit();
+    let new = new.map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the kernel reads one structure, if there is one, and fills in the other.
+    unsafe {
+        check(libc::syscall(libc::SYS_prlimit64, 0, resource, new, before.as_mut_ptr()))?;
+        Ok(before.assume_init())
+    }
 }
 
 /// Whether the kernel was built with transparent huge pages.
@@ -347,7 +337,7 @@ unsafe fn dontneed_at_once(ranges: &[(usize, usize)]) -> bool {
 /// As [`dontneed`].
 pub unsafe fn dontneed_locked(addr: usize, len: usize) -> io::Result<()> {
     // SAFETY: the caller upholds this function's own contract.
-    unsafe { advise(addr, len, MADV_DONTNEED_LOCKED) }
+    unsafe { advise(addr, len, libc::MADV_DONTNEED_LOCKED) }
 }
 
 /// Locks a range in RAM: the pages that are present, and those that come in later. No page is faulted in. Costs a few
@@ -357,7 +347,7 @@ pub unsafe fn dontneed_locked(addr: usize, len: usize) -> io::Result<()> {
 /// EPERM and ENOMEM: the limit of locked memory is zero, or would be exceeded. ENOMEM also if a part is not mapped.
 pub fn lock_on_fault(addr: usize, len: usize) -> io::Result<()> {
     // SAFETY: changes neither content nor access, whoever owns the range.
-    check(unsafe { libc::syscall(libc::SYS_mlock2, addr, len, MLOCK_ONFAULT) }).map(drop)
+    check(unsafe { libc::syscall(libc::SYS_mlock2, addr, len, libc::MLOCK_ONFAULT) }).map(drop)
 }
 
 /// Whether this process may lock that many bytes more, for whatever reason it is allowed to. Tries it on addresses
@@ -373,10 +363,7 @@ pub fn may_lock(len: usize) -> io::Result<()> {
 /// Bytes of addresses that this process may lock without CAP_IPC_LOCK; `None`: unlimited.
 #[must_use]
 pub fn memlock_limit() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel writes one rlimit, which is a local of this frame.
-    let asked = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
-    (asked == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    limit(libc::RLIMIT_MEMLOCK)
 }
 
 /// Keeps a range from children of later forks, where it is not mapped at all. Fork is unsafe, so its caller knows what
@@ -463,7 +450,7 @@ pub fn wiped_on_fork() -> io::Result<Reservation> {
 pub unsafe fn populate_write(addr: usize, len: usize) -> io::Result<()> {
     loop {
         // SAFETY: present pages keep their content.
-        match unsafe { advise(addr, len, MADV_POPULATE_WRITE) } {
+        match unsafe { advise(addr, len, libc::MADV_POPULATE_WRITE) } {
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 // SAFETY: the caller upholds this function's own contract.
@@ -479,7 +466,7 @@ pub unsafe fn populate_write(addr: usize, len: usize) -> io::Result<()> {
 /// become this process's own. Does nothing from the first page on that may not be written.
 pub fn write_present(addr: usize, len: usize) {
     // SAFETY: the content stays.
-    let _ = unsafe { advise(addr, len, MADV_POPULATE_WRITE) };
+    let _ = unsafe { advise(addr, len, libc::MADV_POPULATE_WRITE) };
 }
 
 /// Whether all pages of a range are mapped, present or not.
@@ -512,7 +499,7 @@ pub fn split_huge_page(addr: usize, len: usize) {
 /// EBUSY, EAGAIN if pages are in use. EINVAL before Linux 6.1, and if huge pages are disabled.
 pub fn collapse(addr: usize, len: usize) -> io::Result<()> {
     // SAFETY: content and access stay. Other threads that access the range wait meanwhile.
-    unsafe { advise(addr, len, MADV_COLLAPSE) }
+    unsafe { advise(addr, len, libc::MADV_COLLAPSE) }
 }
 
 /// Faults in every page of a range from user space, for reading or writing. Content stays, even if other threads write

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use libc::{c_long, sock_filter};
 
 use crate::memory::PAGE_SIZE;
-use crate::seccomp::MACHINE;
+use crate::seccomp::{JUMP_IF_EQUAL, LOAD, MACHINE, MACHINE_AT, NUMBER_AT, RETURN, step};
 use crate::{check, random, said};
 
 /// Where the page is; 0: there is none.
@@ -23,16 +23,13 @@ static PAGE: AtomicUsize = AtomicUsize::new(0);
 static USED: AtomicBool = AtomicBool::new(false);
 
 /// The instruction, and the return.
-#[cfg(target_arch = "x86_64")]
 const CODE: [u8; 3] = [0x0f, 0x05, 0xc3];
-#[cfg(target_arch = "aarch64")]
-const CODE: [u8; 8] = [0x01, 0x00, 0x00, 0xd4, 0xc0, 0x03, 0x5f, 0xd6];
 
 /// Bytes from the start of the page to the instruction after the call, which the kernel reports.
-const AFTER_CALL: usize = if cfg!(target_arch = "x86_64") { 2 } else { 4 };
+const AFTER_CALL: usize = 2;
 
-/// What fills the rest of the page: a breakpoint on x86-64, no instruction on aarch64.
-const FILL: u8 = if cfg!(target_arch = "x86_64") { 0xcc } else { 0 };
+/// What fills the rest of the page: a breakpoint.
+const FILL: u8 = 0xcc;
 
 /// Addresses for the page: those that neither the kernel nor a sanitizer uses for something else.
 const FIRST: usize = 0x7d00_0000_0000;
@@ -99,7 +96,6 @@ pub unsafe fn call(number: c_long, &[a, b, c, d, e, f]: &[usize; 6]) -> isize {
     let result;
     // SAFETY: the page holds the instruction and a return, and is never unmapped by this process. The call is the
     // caller's. The compiler knows of the stack that the return address takes, and of the registers that change.
-    #[cfg(target_arch = "x86_64")]
     unsafe {
         std::arch::asm!(
             "call {page}",
@@ -107,16 +103,6 @@ pub unsafe fn call(number: c_long, &[a, b, c, d, e, f]: &[usize; 6]) -> isize {
             inlateout("rax") number as isize => result,
             in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
             lateout("rcx") _, lateout("r11") _,
-        );
-    }
-    // SAFETY: as above.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
-        std::arch::asm!(
-            "blr {page}",
-            page = in(reg) page,
-            in("x8") number, inlateout("x0") a => result,
-            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f, lateout("x30") _,
         );
     }
     result
@@ -222,27 +208,17 @@ const EXEMPT: &[Exempt] = &[
     only(libc::SYS_clone, 0, THREAD, THREAD),
 ];
 
-/// Classic BPF: load a word of the filter's input, load a constant, jump, jump if equal, mask, return.
-const LOAD: u16 = 0x20;
+/// Classic BPF: load a constant, jump, mask.
 const LOAD_CONSTANT: u16 = 0x00;
 const JUMP: u16 = 0x05;
-const JUMP_IF_EQUAL: u16 = 0x15;
 const AND: u16 = 0x54;
-const RETURN: u16 = 0x06;
 
-/// Offsets in the filter's input: the call's number, the machine, where it was made, and the first argument.
-/// Of the last two the low half comes first.
-const NUMBER_AT: u32 = 0;
-const MACHINE_AT: u32 = 4;
+/// Offsets in the filter's input: where the call was made, and the first argument. The low half comes first.
 const PLACE_AT: u32 = 8;
 const ARGUMENTS_AT: u32 = 16;
 
 /// The longest filter that the kernel takes.
 const MOST_STEPS: usize = 4096;
-
-fn step(code: u16, if_equal: u8, if_not: u8, k: u32) -> sock_filter {
-    sock_filter { code, jt: if_equal, jf: if_not, k }
-}
 
 /// The program's filter with the exemption in front. With `returns`, every return from a signal handler is allowed,
 /// too: a fault that is a signal ends by one. `None`: there is no page, or the filter would be too long.

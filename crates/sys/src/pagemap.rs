@@ -15,30 +15,36 @@ const PAGE_IS_PFNZERO: u64 = 1 << 5;
 const PAGE_IS_HUGE: u64 = 1 << 6;
 /// Present, or swapped, as a page that is migrated counts.
 const FILLED: u64 = 3 << 62;
-const PAGEMAP_SCAN: u64 = 0xc060_6610;
+/// The request of a scan.
+pub const PAGEMAP_SCAN: u32 = 0xc060_6610;
 
+/// The kernel's `struct pm_scan_arg`.
+#[allow(missing_docs)] // as there
 #[repr(C)]
-struct ScanArguments {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
+#[derive(Clone, Copy)]
+pub struct ScanArguments {
+    pub size: u64,
+    pub flags: u64,
+    pub start: u64,
+    pub end: u64,
+    pub walk_end: u64,
+    pub vec: u64,
+    pub vec_len: u64,
+    pub max_pages: u64,
+    pub category_inverted: u64,
+    pub category_mask: u64,
+    pub category_anyof_mask: u64,
+    pub return_mask: u64,
 }
 
+/// Its `struct page_region`.
+#[allow(missing_docs)] // as there
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct PageRegion {
-    start: u64,
-    end: u64,
-    categories: u64,
+pub struct PageRegion {
+    pub start: u64,
+    pub end: u64,
+    pub categories: u64,
 }
 
 const _: () = assert!(size_of::<ScanArguments>() == 96 && size_of::<PageRegion>() == 24);
@@ -241,7 +247,8 @@ fn scan_pagemap(pagemap: RawFd, range: &Range<usize>) -> io::Result<Scan> {
         };
         // SAFETY: the kernel reads and writes the arguments, whose size they state, and writes at most `vec_len`
         // regions at `vec`. Both are locals of this frame. Without flags the scan changes nothing.
-        let nr = check(unsafe { libc::syscall(libc::SYS_ioctl, pagemap, PAGEMAP_SCAN, &raw mut arguments) })?;
+        let nr =
+            check(unsafe { libc::syscall(libc::SYS_ioctl, pagemap, u64::from(PAGEMAP_SCAN), &raw mut arguments) })?;
         for region in &regions[..nr] {
             let len = region.end - region.start;
             found.present_bytes += len;

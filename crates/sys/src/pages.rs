@@ -23,8 +23,7 @@ use crate::{check, maps};
 /// # Safety
 /// The caller handles faults in the range, and nobody needs what is at the place.
 pub unsafe fn take_pages(from: usize, to: usize, len: usize) -> io::Result<()> {
-    const MREMAP_DONTUNMAP: libc::c_int = 4;
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | MREMAP_DONTUNMAP;
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     // SAFETY: the caller upholds this function's own contract.
     check(unsafe { libc::syscall(libc::SYS_mremap, from, len, len, flags, to) })?;
     let plain = libc::PROT_READ | libc::PROT_WRITE;
@@ -79,7 +78,6 @@ pub unsafe fn copy_pages(pagemap: &Pagemap, source: usize, target: usize, len: u
 ///
 /// # Panics
 /// If the lengths differ or are not a multiple of 64, or the target is not aligned to 16.
-#[cfg(target_arch = "x86_64")]
 pub fn copy_streaming(source: &[u8], target: &mut [u8]) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
     assert!(
@@ -105,7 +103,6 @@ pub fn copy_streaming(source: &[u8], target: &mut [u8]) {
 ///
 /// # Safety
 /// Both slices have the same length, a multiple of 64. The target is aligned to 64.
-#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn copy_lines(source: &[u8], target: &mut [u8]) {
     use std::arch::x86_64::{__m512i, _mm_sfence, _mm512_loadu_si512, _mm512_stream_si512};
@@ -116,15 +113,6 @@ unsafe fn copy_lines(source: &[u8], target: &mut [u8]) {
         };
     }
     _mm_sfence();
-}
-
-/// Copies.
-///
-/// # Panics
-/// If the lengths differ.
-#[cfg(not(target_arch = "x86_64"))]
-pub fn copy_streaming(source: &[u8], target: &mut [u8]) {
-    target.copy_from_slice(source);
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@
 //! copy of its seat, the *model*, of which each further seat is a copy. A forked child has none of its parent's
 //! threads, but a copy of each seat, and starts its threads there. The C library knows of no thread that a system call
 //! has started; in a child it has forgotten those on stacks that are not its own. So nobody else uses the seats. A copy
-//! has the thread-local storage of what was loaded when the model was made, and with another C library than glibc, or
-//! on another machine than x86-64, there is no model.
+//! has the thread-local storage of what was loaded when the model was made, and with another C library than glibc
+//! there is no model.
 //!
 //! **Locking.** None. A seat belongs to who has changed its state from free or left.
 

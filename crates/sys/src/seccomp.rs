@@ -5,19 +5,21 @@ use std::io;
 use crate::check;
 
 /// The kernel's identifier of the architecture whose system calls are meant.
-#[cfg(target_arch = "x86_64")]
 pub(crate) const MACHINE: u32 = 0xc000_003e;
-#[cfg(target_arch = "aarch64")]
-pub(crate) const MACHINE: u32 = 0xc000_00b7;
 
 /// Classic BPF: load a word of the filter's input, jump if equal, return.
-const LOAD: u16 = 0x20;
-const JUMP_IF_EQUAL: u16 = 0x15;
-const RETURN: u16 = 0x06;
+pub(crate) const LOAD: u16 = 0x20;
+pub(crate) const JUMP_IF_EQUAL: u16 = 0x15;
+pub(crate) const RETURN: u16 = 0x06;
 
 /// Offsets of the system call's number and of the architecture in the filter's input.
-const NUMBER_AT: u32 = 0;
-const MACHINE_AT: u32 = 4;
+pub(crate) const NUMBER_AT: u32 = 0;
+pub(crate) const MACHINE_AT: u32 = 4;
+
+/// An instruction of a filter.
+pub(crate) fn step(code: u16, if_equal: u8, if_not: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code, jt: if_equal, jf: if_not, k }
+}
 
 /// Makes these calls fail with ENOSYS from now on, for good. Existing threads are not affected.
 ///
@@ -27,7 +29,6 @@ const MACHINE_AT: u32 = 4;
 /// # Errors
 /// EINVAL and the like if the kernel or a sandbox has no filters.
 pub fn refuse<const N: usize>(calls: [libc::c_long; N]) -> io::Result<()> {
-    let step = |code, if_equal, if_not, k| libc::sock_filter { code, jt: if_equal, jf: if_not, k };
     let nr_calls = N as u8;
     let mut filter = vec![
         step(LOAD, 0, 0, MACHINE_AT),

@@ -26,8 +26,7 @@ pub enum Handled {
     No,
 }
 
-/// Called for a fault with its address, and whether it was a write (known on x86-64 only, else `false`). Runs in a
-/// signal handler.
+/// Called for a fault with its address, and whether it was a write. Runs in a signal handler.
 pub type FaultFunction = fn(addr: usize, write: bool) -> Handled;
 
 /// The state of one signal.
@@ -261,7 +260,6 @@ fn set_action(signal: libc::c_int, new: *const Action, old: *mut Action) -> io::
 }
 
 /// The flag that forbids unaligned access. The kernel leaves it to handlers as it was.
-#[cfg(target_arch = "x86_64")]
 const ALIGNMENT_CHECK: i32 = 1 << 18;
 
 /// Permits unaligned access in a handler, whatever the interrupted code had set. Handlers call it first: copies may be
@@ -269,7 +267,6 @@ const ALIGNMENT_CHECK: i32 = 1 << 18;
 ///
 /// # Safety
 /// `context` is the ucontext that the kernel gave the running handler.
-#[cfg(target_arch = "x86_64")]
 pub unsafe fn permit_unaligned(context: *const libc::ucontext_t) {
     // SAFETY: the caller upholds this function's own contract.
     let flags = unsafe { (*context).uc_mcontext.gregs[libc::REG_EFL as usize] };
@@ -278,13 +275,6 @@ pub unsafe fn permit_unaligned(context: *const libc::ucontext_t) {
         unsafe { std::arch::asm!("pushfq", "and dword ptr [rsp], {others}", "popfq", others = const !ALIGNMENT_CHECK) };
     }
 }
-
-/// Nothing to do on this architecture.
-///
-/// # Safety
-/// No requirements.
-#[cfg(not(target_arch = "x86_64"))]
-pub unsafe fn permit_unaligned(_context: *const libc::ucontext_t) {}
 
 /// The handler for SIGBUS. The program's own handler finds the FS base that the program has set.
 extern "C" fn entry(_signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
@@ -422,20 +412,10 @@ unsafe fn call(action: &Action, signal: libc::c_int, info: *mut libc::siginfo_t,
 ///
 /// # Safety
 /// `context` is the ucontext that the kernel gave the running handler.
-#[cfg(target_arch = "x86_64")]
 unsafe fn was_write(context: *mut libc::c_void) -> bool {
     // SAFETY: the caller upholds this function's own contract.
     let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     registers[libc::REG_ERR as usize] & 2 != 0
-}
-
-/// Unknown on this architecture.
-///
-/// # Safety
-/// No requirements.
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn was_write(_context: *mut libc::c_void) -> bool {
-    false
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Rust's own are found through the loader, which may allocate when a thread first looks for one after a library was
 //! loaded. On the way of a fault, or of an allocation, it must not: it would come back to where it was called from, or
 //! wait for a lock that the interrupted code holds. A library that a program loads later has little room for such
-//! variables. So they are made with the feature `static-tls` (and on x86-64) only; otherwise they are Rust's own.
+//! variables. So they are made with the feature `static-tls` only; otherwise they are Rust's own.
 
 /// A type of which zeros are a value, in which the variables begin.
 ///
@@ -21,11 +21,12 @@ unsafe impl Zeroed for u64 {}
 unsafe impl Zeroed for usize {}
 // SAFETY: as above.
 unsafe impl<A: Zeroed, B: Zeroed> Zeroed for (A, B) {}
+// SAFETY: as above.
+unsafe impl<T: Zeroed, const N: usize> Zeroed for [T; N] {}
 // SAFETY: as above: no stack.
 unsafe impl Zeroed for libc::stack_t {}
 
 /// The calling thread's pointer to its own storage.
-#[cfg(target_arch = "x86_64")]
 #[must_use]
 pub fn thread_pointer() -> usize {
     let pointer: usize;
@@ -33,17 +34,6 @@ pub fn thread_pointer() -> usize {
     unsafe { std::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) pointer, options(nostack, readonly)) };
     pointer
 }
-
-/// The calling thread's pointer to its own storage.
-#[cfg(not(target_arch = "x86_64"))]
-#[must_use]
-pub fn thread_pointer() -> usize {
-    // SAFETY: it always succeeds. The C library's record of the thread lies there.
-    unsafe { libc::pthread_self() as usize }
-}
-
-/// Room for one variable.
-pub const MOST_BYTES: usize = 24;
 
 /// Such a variable.
 ///
@@ -78,7 +68,7 @@ pub unsafe trait StaticTls: Sized {
 
 /// Defines such a variable. The name of its symbol must be the only one of its kind among the crates that are linked
 /// together.
-#[cfg(all(target_arch = "x86_64", feature = "static-tls"))]
+#[cfg(feature = "static-tls")]
 #[macro_export]
 macro_rules! static_tls {
     ($(#[$attribute:meta])* static $name:ident: $type:ty = $symbol:literal;) => {
@@ -91,8 +81,9 @@ macro_rules! static_tls {
             ".balign 8",
             concat!(".hidden ", $symbol),
             concat!(".globl ", $symbol),
-            concat!($symbol, ": .zero 24"),
+            concat!($symbol, ": .zero {bytes}"),
             ".popsection",
+            bytes = const size_of::<$type>(),
         );
 
         // SAFETY: the symbol is this variable's alone, in memory of each thread's own that begins as zeros.
@@ -101,7 +92,7 @@ macro_rules! static_tls {
 
             #[inline(always)]
             fn at(&self) -> *mut $type {
-                const { assert!(size_of::<$type>() <= $crate::static_tls::MOST_BYTES && align_of::<$type>() <= 8) };
+                const { assert!(align_of::<$type>() <= 8) };
                 let at: *mut $type;
                 // SAFETY: reads the thread pointer, and the variable's distance from it.
                 unsafe {
@@ -119,7 +110,7 @@ macro_rules! static_tls {
 }
 
 /// Defines such a variable by a thread-local one of Rust's own.
-#[cfg(not(all(target_arch = "x86_64", feature = "static-tls")))]
+#[cfg(not(feature = "static-tls"))]
 #[macro_export]
 macro_rules! static_tls {
     ($(#[$attribute:meta])* static $name:ident: $type:ty = $symbol:literal;) => {

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::descriptor::Descriptor;
+pub use crate::uffd_abi::Transfer;
 use crate::uffd_abi::{self as abi, Range};
 use crate::{check, errno, futex, kept, own_table};
 
@@ -98,9 +99,6 @@ pub enum MoveError {
     /// EINVAL: unaligned, or source and target differ in protection, locking or kind.
     #[error("source and target do not fit each other")]
     Invalid,
-    /// ESRCH: the process that owns the memory has ended.
-    #[error("the process is gone")]
-    ProcessGone,
     /// Another error number.
     #[error("error {0}")]
     Other(i32),
@@ -113,7 +111,6 @@ impl MoveError {
             libc::EEXIST => MoveError::Present,
             libc::ENOENT => MoveError::Missing,
             libc::EINVAL => MoveError::Invalid,
-            libc::ESRCH => MoveError::ProcessGone,
             number => MoveError::Other(number),
         }
     }

@@ -55,7 +55,9 @@ pub struct Register {
 }
 
 /// For UFFDIO_COPY and UFFDIO_MOVE. `done` is signed: -errno, or the number of bytes done.
+#[allow(missing_docs)] // as in the kernel
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct Transfer {
     pub dst: u64,
     pub src: u64,

@@ -310,9 +310,7 @@ fn the_faulting_thread_resolves_its_fault_in_the_handler() {
     assert_eq!((SEEN_ADDR.load(Ordering::SeqCst), SEEN_WRITE.load(Ordering::SeqCst)), (region + 16, 0));
     write(region + PAGE + 24, 3);
     assert_eq!((read(region + PAGE + 16), read(region + PAGE + 24)), (9, 3));
-    if cfg!(target_arch = "x86_64") {
-        assert_eq!(SEEN_WRITE.load(Ordering::SeqCst), 1);
-    }
+    assert_eq!(SEEN_WRITE.load(Ordering::SeqCst), 1);
 }
 
 /// Runs `body` in a forked child, and returns its wait status.

@@ -133,13 +133,6 @@ pub struct RandomArgs {
     pub json: Option<PathBuf>,
 }
 
-/// Arguments of the hidden `__random`.
-#[derive(Args, Debug)]
-pub struct InnerRandomArgs {
-    #[command(flatten)]
-    pub shape: Shape,
-}
-
 /// The figures of a run.
 #[derive(Clone, PartialEq, Debug, Default)]
 struct Figures {
@@ -272,9 +265,9 @@ fn read_figures(output: ChildStdout) -> Option<Figures> {
 }
 
 /// The same over the memory of an ordinary process. Prints the figures as a line on standard output.
-pub fn inner(args: &InnerRandomArgs) -> Result<u8, Failure> {
-    let mut memory = vec![0u64; args.shape.bytes()? / size_of::<u64>()];
-    let figures = fill_and_access(&mut memory, &args.shape, "", false);
+pub fn inner(shape: &Shape) -> Result<u8, Failure> {
+    let mut memory = vec![0u64; shape.bytes()? / size_of::<u64>()];
+    let figures = fill_and_access(&mut memory, shape, "", false);
     tell(&figures.format());
     Ok(if figures.bad_words == 0 { 0 } else { ExitStatus::CheckFailed.code() })
 }

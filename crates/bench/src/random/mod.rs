@@ -10,6 +10,7 @@ use crate::shared::pages::{Access, PAGE_WORDS, PageSet};
 use crate::shared::records::Data;
 use fastrand::Rng;
 use folioswap_core::{Histogram, HistogramSnapshot};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -65,7 +66,7 @@ pub fn access(pages: &PageSet, plan: &Plan) -> Outcome {
 /// The same for pages that were accessed `times` times before. Each time chooses other pages.
 pub fn access_once_more(pages: &PageSet, plan: &Plan, times: u64) -> Outcome {
     let places = Places::new(plan.distribution, pages.len());
-    let (latencies, bad_words) = (Histogram::new(), AtomicU64::new(0));
+    let (latencies, bad_words) = (Mutex::new(HistogramSnapshot::default()), AtomicU64::new(0));
     let begin = Instant::now();
     let counted_from = begin + plan.time.mul_f64(WARM_UP);
     std::thread::scope(|scope| {
@@ -89,12 +90,13 @@ pub fn access_once_more(pages: &PageSet, plan: &Plan, times: u64) -> Outcome {
                         bad_words.fetch_add(bad, Ordering::Relaxed);
                     }
                 }
-                latencies.merge(&own);
+                own.add_to(&mut latencies.lock().expect("nothing panics under this lock"));
             });
         }
     });
     let seconds = counted_from.elapsed().as_secs_f64();
-    Outcome { seconds, latencies: latencies.snapshot(), bad_words: bad_words.into_inner() }
+    let latencies = latencies.into_inner().expect("nothing panics under this lock");
+    Outcome { seconds, latencies, bad_words: bad_words.into_inner() }
 }
 
 #[cfg(test)]

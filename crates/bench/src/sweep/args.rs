@@ -72,10 +72,3 @@ pub struct SweepArgs {
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }
-
-/// Arguments of the hidden `__sweep`.
-#[derive(Args, Debug)]
-pub struct InnerSweepArgs {
-    #[command(flatten)]
-    pub shape: Shape,
-}

@@ -12,7 +12,7 @@ use crate::shared::raw::RawFile;
 use crate::shared::report::Report;
 use crate::shared::setup::{ArenaPlan, backing};
 use crate::shared::stored::Stored;
-use crate::sweep::args::{InnerSweepArgs, SweepArgs, Versus};
+use crate::sweep::args::{Shape, SweepArgs, Versus};
 use crate::sweep::managed::{managed, show, show_head, to_json};
 use crate::sweep::pages::sweep_pages;
 use crate::sweep::plot;
@@ -188,16 +188,16 @@ fn parse_row(line: &str) -> Option<Row> {
 
 /// The same sweep over the memory of an ordinary process, with huge pages. Prints progress and rows to standard
 /// output.
-pub fn inner(args: &InnerSweepArgs) -> Result<u8, Failure> {
-    let bytes = args.shape.bytes()?;
+pub fn inner(shape: &Shape) -> Result<u8, Failure> {
+    let bytes = shape.bytes()?;
     let mut memory = vec![0u64; bytes / size_of::<u64>()];
     advise_huge(&memory)?;
     let words = memory.as_mut_slice();
-    let progress = Progress::new(args.shape.size, false);
+    let progress = Progress::new(shape.size, false);
     let rows = progress.during(
         Duration::from_millis(200),
         |counted| tell(&format!("at {counted}")),
-        || sweep::sweep(words, &args.shape.plan(), progress.counter(), |row| tell(&format_row(row))),
+        || sweep::sweep(words, &shape.plan(), progress.counter(), |row| tell(&format_row(row))),
     );
     progress.counter().store(0, Ordering::Relaxed);
     let bad_words: u64 = rows.iter().map(|row| row.bad_words).sum();

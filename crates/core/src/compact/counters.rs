@@ -1,8 +1,6 @@
 //! What compaction did, under the names of Linux's `/proc/vmstat`.
 
-use std::ops::AddAssign;
-
-/// Counters of one run, or summed over many.
+/// Counters of one run.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct CompactCounters {
     /// Runs begun for a wanted order.
@@ -21,17 +19,4 @@ pub struct CompactCounters {
     pub pgmigrate_success: u64,
     /// Units of folios whose move was tried and failed, because they were busy or gone.
     pub pgmigrate_fail: u64,
-}
-
-impl AddAssign for CompactCounters {
-    fn add_assign(&mut self, other: CompactCounters) {
-        self.compact_stall += other.compact_stall;
-        self.compact_success += other.compact_success;
-        self.compact_fail += other.compact_fail;
-        self.compact_isolated += other.compact_isolated;
-        self.compact_migrate_scanned += other.compact_migrate_scanned;
-        self.compact_free_scanned += other.compact_free_scanned;
-        self.pgmigrate_success += other.pgmigrate_success;
-        self.pgmigrate_fail += other.pgmigrate_fail;
-    }
 }

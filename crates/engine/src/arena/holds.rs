@@ -30,17 +30,7 @@ impl Holds {
 
     /// Brings a range in and holds it. `false`: some content could not be read; the holds stand nevertheless.
     pub fn hold(&self, engine: &Engine, range: &Range<usize>) -> bool {
-        let thread = signals::thread_id();
-        let mut all_in = true;
-        for block in blocks_of(range).map(BlockId::from_index) {
-            if !engine.table().is_open(block) {
-                continue; // not mapped: the kernel handles a touch
-            }
-            let _blocked = signals::block_all();
-            *self.pause().entry(block).or_insert(0) += 1;
-            all_in &= bring_in_held(engine, block, &pages_in(block, range), thread);
-        }
-        all_in
+        self.hold_within(engine, range, u64::MAX) == Some(true)
     }
 
     /// The same, unless more than `most_bytes` would be held in all: then nothing is held, and the result is `None`.

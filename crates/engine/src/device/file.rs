@@ -11,7 +11,7 @@ use std::sync::Mutex;
 
 use folioswap_core::Order;
 use folioswap_sys::descriptor::Descriptor;
-use folioswap_sys::direct_io::{self, FileSystem, OpenError};
+use folioswap_sys::direct_io::{self, OpenError};
 use folioswap_sys::{disk, file_limit, numa};
 
 use super::{Device, DeviceSpec, signature, too_small, unusable};
@@ -42,7 +42,7 @@ impl FileDevice {
 
     /// Makes an unlinked file in `directory` for the device `path`.
     fn made_in(directory: &Path, path: &Path, limit: Option<u64>, keep: Keep) -> Result<Self, Error> {
-        if direct_io::file_system(directory).is_ok_and(|found| found == FileSystem::Tmpfs) {
+        if direct_io::is_tmpfs(directory).is_ok_and(|is| is) {
             return Err(unusable(
                 path,
                 "lies on tmpfs, which is RAM: name a directory on a disk, or use ram:SIZE",

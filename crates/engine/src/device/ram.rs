@@ -29,15 +29,11 @@ impl RamDevice {
                 memory.protect_rw(memory.range())?;
                 memory::advise_hugepage(memory.addr(), len)
                     .or_else(|error| if memory::has_huge_pages() { Err(error) } else { Ok(()) })?;
-                memory.dontfork(memory.range())?;
+                memory::dontfork(memory.addr(), len)?;
                 Ok(memory)
             })
             .map_err(Error::system("reserving a device in RAM"))?;
-        if let Some(node) = node
-            && let Err(error) = numa::bind(memory.addr(), len, node.index())
-        {
-            fatal::say(&format!("swap in RAM: its memory could not be bound to node {} ({error})", node.get()));
-        }
+        bind(&memory, node);
         Ok(RamDevice { memory })
     }
 
@@ -58,6 +54,20 @@ impl RamDevice {
         // `self` lives. Only the holder of the lock of the block that owns the run reads or writes it.
         unsafe { std::slice::from_raw_parts_mut((self.memory.addr() + offset as usize) as *mut u8, len) }
     }
+}
+
+/// Binds the memory of a device to a node, if one is wanted.
+pub(super) fn bind(memory: &Reservation, node: Option<NodeId>) {
+    if let Some(node) = node
+        && let Err(error) = numa::bind(memory.addr(), memory.len(), node.index())
+    {
+        fatal::say(&format!("swap in RAM: its memory could not be bound to node {} ({error})", node.get()));
+    }
+}
+
+/// [`Device::let_children_have`] for a device with this memory.
+pub(super) fn let_children_have(memory: &Reservation, have: bool) -> io::Result<()> {
+    if have { memory::dofork(memory.addr(), memory.len()) } else { memory::dontfork(memory.addr(), memory.len()) }
 }
 
 impl Device for RamDevice {
@@ -84,8 +94,7 @@ impl Device for RamDevice {
     }
 
     fn let_children_have(&self, have: bool) -> io::Result<()> {
-        let memory = &self.memory;
-        if have { memory::dofork(memory.addr(), memory.len()) } else { memory::dontfork(memory.addr(), memory.len()) }
+        let_children_have(&self.memory, have)
     }
 
     fn memory(&self) -> Option<&RamDevice> {

@@ -72,7 +72,8 @@ impl Frames {
             Frames { homes, len, nr_zones, is_locked: is_locked.into(), lent_spare_pages, scratch, lent_scratch };
         let small = frames.small_nursery();
         memory::advise_nohugepage(small.start, small.len()).map_err(Error::system("asking for small pages"))?;
-        frames.homes.dontfork(frames.homes.range()).map_err(Error::system("keeping frames from children"))?;
+        memory::dontfork(frames.homes.addr(), frames.homes.len())
+            .map_err(Error::system("keeping frames from children"))?;
         Ok(frames)
     }
 

@@ -28,7 +28,6 @@ impl From<MoveError> for MapError {
             MoveError::Missing => MapError::Missing,
             MoveError::Present => MapError::Refused(libc::EEXIST),
             MoveError::Invalid => MapError::Refused(libc::EINVAL),
-            MoveError::ProcessGone => MapError::Refused(libc::ESRCH),
             MoveError::Other(number) => MapError::Refused(number),
         }
     }

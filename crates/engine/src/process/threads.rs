@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+pub(crate) use folioswap_sys::seat::Thread;
 use folioswap_sys::{futex, own_table, seat};
 
 use crate::config::error::Error;
@@ -14,15 +15,6 @@ use crate::process::fatal;
 #[must_use]
 pub fn internal_thread() -> bool {
     own_table::inside()
-}
-
-/// A running thread.
-pub(crate) struct Thread(seat::Thread);
-
-impl Thread {
-    pub fn join(self) {
-        self.0.join();
-    }
 }
 
 /// A thread is being started. It drops this once it has all that it makes at its start: from then on, neither it nor
@@ -54,7 +46,7 @@ pub(crate) fn spawn<T: Send + Sync + 'static>(
         drop(std::hint::black_box(Box::new(0u8)));
         body(&of, starting);
     });
-    spawned.map(Thread).map_err(Error::system("starting a thread"))
+    spawned.map_err(Error::system("starting a thread"))
 }
 
 static NR_SPAWNED: AtomicUsize = AtomicUsize::new(0);

@@ -82,15 +82,11 @@ impl Gate {
     /// Enters on behalf of `thread`. Sleeps while another thread keeps the gate closed.
     pub fn enter(&self, thread: u32) -> Pass<'_> {
         loop {
+            if let Some(pass) = self.try_enter(thread) {
+                return pass;
+            }
             let word = self.word.load(Ordering::SeqCst);
-            if word & CLOSED == 0 {
-                if self.word.compare_exchange(word, word + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                    return Pass(Some(self));
-                }
-            } else if self.closer.load(Ordering::SeqCst) == thread {
-                self.used_by_closer.store(true, Ordering::Relaxed);
-                return Pass(None);
-            } else {
+            if word & CLOSED != 0 {
                 futex::wait(&self.word, word);
             }
         }

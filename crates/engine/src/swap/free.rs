@@ -10,12 +10,14 @@
 //! **Locking.** The thread holds the fork gate while it frees, so no batch or cluster is locked during a fork. It waits
 //! for the disk outside the gate. A forked child starts its own when memory first runs short; frees work without it.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use folioswap_sys::signals;
 
 use crate::process::lifecycle::Lifecycle;
+use crate::process::wakeup::Event;
 use crate::swap::discard::{Discards, Next};
 use crate::swap::space::SwapSpace;
 
@@ -24,6 +26,33 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Interval between looks at whether the descendants of forks that hold slots are gone.
 const FORK_POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What wakes the thread.
+pub(crate) struct Freeing {
+    background: Arc<Event>,
+    /// It will look at all batches again without being woken, or it frees nothing.
+    pub on_watch: AtomicBool,
+}
+
+impl Freeing {
+    /// `synchronous`: the thread frees nothing.
+    pub fn new(synchronous: bool, background: Arc<Event>) -> Self {
+        Freeing { background, on_watch: AtomicBool::new(synchronous) }
+    }
+
+    /// Wakes the thread.
+    pub fn wake(&self) {
+        self.background.signal();
+    }
+
+    /// Whether the caller must wake the thread to look at what was just freed. Only one caller gets `true` per watch.
+    pub fn begin_watch(&self) -> bool {
+        // Pairs with the fence in `sweep`: the sweep sees what was freed, or this load sees that the
+        // watch has ended.
+        fence(Ordering::SeqCst);
+        !self.on_watch.load(Ordering::Relaxed) && !self.on_watch.swap(true, Ordering::SeqCst)
+    }
+}
 
 /// The thread's state of this work.
 pub(crate) struct Freer {

@@ -9,7 +9,6 @@ pub mod discard;
 pub mod figures;
 pub mod forks;
 pub mod free;
-mod freeing;
 pub mod health;
 pub mod held;
 pub mod info;

@@ -19,7 +19,7 @@ use crate::process::wakeup::{Event, Gate};
 use crate::swap::attached::{Frees, Layout};
 use crate::swap::device_slot::DeviceSlot;
 use crate::swap::devices::Devices;
-use crate::swap::freeing::Freeing;
+use crate::swap::free::Freeing;
 use crate::swap::relief::{HIGH, Relief};
 use crate::swap::slot_work::SlotWork;
 

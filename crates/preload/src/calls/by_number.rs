@@ -8,14 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use folioswap::PAGE_SIZE;
 use folioswap_sys::clock;
+use folioswap_sys::pagemap::PAGEMAP_SCAN;
 use libc::{iovec, mmsghdr, msghdr, nfds_t, sockaddr, socklen_t, timespec};
 
 use crate::calls::copied::{self, Copied};
 use crate::calls::ring_requests::{MOST_WAITERS, add_waiters};
 use crate::calls::{
-    bpf, clones, descriptors, filters, io, ioctl, limits, messages, mmap, numbers, pagemap, process, references,
-    remote, rights, ring_calls, vectors,
+    bpf, clones, descriptors, filters, io, ioctl, limits, messages, mmap, numbers, process, references, remote, rights,
+    ring_calls, vectors,
 };
+use crate::faults::caught::SYS_IO_PGETEVENTS;
 use crate::faults::{cleared, masks, net, only_thread, ours, robust, rseq, signals};
 use crate::ground::export::export;
 use crate::ground::guard;
@@ -93,14 +95,11 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
                 }
             }
             libc::SYS_exit_group => before_end(),
-            libc::SYS_ioctl if words[1] as u32 == pagemap::PAGEMAP_SCAN => return scan_pagemap(words),
             libc::SYS_set_tid_address => cleared::hold_own(words[0]),
-            libc::SYS_execve | libc::SYS_execveat => {
+            libc::SYS_execve | libc::SYS_execveat if !state::direct() => {
                 robust::bring_in();
-                if !state::direct() {
-                    let _limits = limits::inherited();
-                    return signals::inherited(|| raw_result(number, words));
-                }
+                let _limits = limits::inherited();
+                return signals::inherited(|| raw_result(number, words));
             }
             _ => {}
         }
@@ -134,12 +133,6 @@ const PR_SET_MEMORY_MERGE: usize = 67;
 const PR_GET_MEMORY_MERGE: usize = 68;
 static MERGES: AtomicBool = AtomicBool::new(false);
 
-/// Linux 6.10.
-const SYS_MSEAL: c_long = 462;
-
-/// Linux 4.18.
-const SYS_IO_PGETEVENTS: c_long = 333;
-
 /// Turns merging off, if the program was started with it.
 pub fn end_merging() {
     // SAFETY: takes no pointers.
@@ -171,6 +164,7 @@ unsafe fn memory(number: c_long, words: &Words) -> Option<isize> {
             libc::SYS_mlock2 => protection::mlock2(at, b, c as c_uint) as isize,
             libc::SYS_munlock => protection::munlock(at, b) as isize,
             libc::SYS_mlockall => protection::mlockall(a as c_int) as isize,
+            libc::SYS_ioctl if b as u32 == PAGEMAP_SCAN => ioctl::ioctl(a as c_int, b as u64, c as *mut _) as isize,
             libc::SYS_ioctl => ioctl::perform(b as u64, c as *const _, || raw(number, words) as isize),
             libc::SYS_ptrace => match remote::trace_later(a as u32) {
                 Some(result) => result as isize,
@@ -178,7 +172,7 @@ unsafe fn memory(number: c_long, words: &Words) -> Option<isize> {
                     cover::repeat(|| remote::touch_traced([c, d]), || raw(number, words) as isize)
                 }),
             },
-            SYS_MSEAL => {
+            libc::SYS_mseal => {
                 hand_over(&(a..a.saturating_add(pages::pages(b))));
                 raw(number, words) as isize
             }
@@ -417,19 +411,6 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
             _ => return None,
         }
     })
-}
-
-/// A scan of page tables.
-///
-/// # Safety
-/// The caller's call.
-unsafe fn scan_pagemap(&[fd, request, argument, ..]: &Words) -> isize {
-    let kept = state::errno();
-    // SAFETY: passes the caller's arguments on unchanged.
-    let result = unsafe { ioctl::ioctl(fd as c_int, request as u64, argument as *mut c_void) };
-    let result = if result < 0 { -(state::errno() as isize) } else { result as isize };
-    state::fail(kept);
-    result
 }
 
 /// Makes a transfer in a program that may have a file of a process's memory. `None`: it is another call.

@@ -211,8 +211,6 @@ enum Written {
     Start,
     /// None.
     Changes,
-    /// Only `revents` of each `pollfd`: another thread may change the other fields during the call.
-    Revents,
     /// There is no copy: the layout is unknown, and the range is faulted in before each try.
     Unknown,
 }
@@ -296,7 +294,6 @@ impl Copied {
         let nr_written = match self.written {
             Written::All if !result.is_failure() => self.len,
             Written::Start => result.length().min(self.len),
-            Written::Revents => copy.room(),
             _ => 0,
         };
         // How much of the rest the kernel would have written as it was, is not known.
@@ -307,17 +304,9 @@ impl Copied {
         // SAFETY: the program's range, which may be written, and a block of the same length. No lock is held, so the
         // range may fault.
         unsafe {
-            match (self.written, &self.before) {
-                (Written::Revents, _) => {
-                    let (from, to) = (copy.as_ptr().cast::<pollfd>(), self.addr as *mut pollfd);
-                    for index in 0..copy.room() / size_of::<pollfd>() {
-                        // Neither list need be aligned.
-                        let revents = (&raw const (*from.add(index)).revents).read_unaligned();
-                        (&raw mut (*to.add(index)).revents).write_unaligned(revents);
-                    }
-                }
-                (_, Some(before)) => copy.empty_changed(self.addr, nr_written, before),
-                (_, None) => _ = copy.empty(self.addr, self.len),
+            match &self.before {
+                Some(before) => copy.empty_changed(self.addr, nr_written, before),
+                None => _ = copy.empty(self.addr, self.len),
             }
         }
         result
@@ -375,14 +364,14 @@ pub unsafe fn values<P: Pointee>(at: P, count: impl Word) -> Copied {
     unsafe { bytes(at, count.length().saturating_mul(P::BYTES)) }
 }
 
-/// Copies a list of `count` descriptors to poll.
+/// Copies a list of `count` descriptors to poll. The kernel changes what has happened only, and another thread may
+/// change the rest meanwhile.
 ///
 /// # Safety
 /// `at` is null or the program's.
 pub unsafe fn polled<P: Pointer>(at: P, count: impl Word) -> Copied {
     // SAFETY: the caller upholds this function's own contract.
-    let copied = unsafe { bytes(at, count.length().saturating_mul(size_of::<pollfd>())) };
-    Copied { written: Written::Revents, ..copied }
+    unsafe { changed(at, count.length().saturating_mul(size_of::<pollfd>())) }
 }
 
 /// Copies a C string.

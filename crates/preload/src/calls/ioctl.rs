@@ -4,6 +4,8 @@
 use std::ffi::{c_int, c_ulong, c_void};
 
 use folioswap::PAGE_SIZE;
+use folioswap_sys::pagemap::PAGEMAP_SCAN;
+use folioswap_sys::uffd::Transfer;
 
 use crate::calls::{descriptors, pagemap};
 use crate::ground::export::{export, real};
@@ -24,7 +26,7 @@ const FS_IOC_FIEMAP: u32 = 0xc020_660b;
 const KVM_SET_USER_MEMORY_REGION: u32 = 0x4020_ae46;
 const KVM_SET_USER_MEMORY_REGION2: u32 = 0x40a0_ae49;
 /// The longest source of a copy that is held in RAM.
-const MOST_HELD_BYTES: usize = 4 << 20;
+const MOST_HELD_BYTES: u64 = 4 << 20;
 
 /// The bits of a request that say that the kernel reads its argument and writes to it.
 const READ_AND_WRITTEN: u32 = 0b11 << 30;
@@ -61,7 +63,7 @@ pub unsafe fn perform<R: cover::Outcome>(request: c_ulong, argument: *const c_vo
     // SAFETY: the caller upholds this function's own contract.
     unsafe {
         if let Some(copy) = copy_of_ours(request as u32, argument) {
-            return copied_in_pieces(argument as *mut UffdCopy, copy, call);
+            return copied_in_pieces(argument as *mut Transfer, copy, call);
         }
         prepare(request as u32, argument);
     }
@@ -76,52 +78,42 @@ pub unsafe fn perform<R: cover::Outcome>(request: c_ulong, argument: *const c_vo
     cover::repeat(touch, call)
 }
 
-/// The argument of a copy into memory that the program's own userfaultfd serves.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct UffdCopy {
-    to: usize,
-    from: usize,
-    len: usize,
-    mode: u64,
-    /// The result: bytes, or an error number below zero.
-    done: i64,
-}
-
-/// The argument of such a copy from managed memory, which the kernel may find missing.
+/// The argument of a copy into memory that the program's own userfaultfd serves, from managed memory, which the kernel
+/// may find missing.
 ///
 /// # Safety
 /// As [`perform`].
-unsafe fn copy_of_ours(request: u32, argument: *const c_void) -> Option<UffdCopy> {
+unsafe fn copy_of_ours(request: u32, argument: *const c_void) -> Option<Transfer> {
     if request != UFFDIO_COPY || argument.is_null() || !state::direct() || guard::inside() {
         return None;
     }
     // SAFETY: the caller's promise. Reading it faults it in.
-    let copy = unsafe { access::read(argument.cast::<UffdCopy>()) }?;
+    let copy = unsafe { access::read(argument.cast::<Transfer>()) }?;
     // The kernel copies whole pages only, and writes to the argument.
+    let len = copy.len as usize;
     let is_possible =
-        copy.len.is_multiple_of(PAGE_SIZE) && access::is_open(argument as usize, size_of::<UffdCopy>(), Access::Write);
-    (is_possible && cover::needed(copy.from, copy.len)).then_some(copy)
+        len.is_multiple_of(PAGE_SIZE) && access::is_open(argument as usize, size_of::<Transfer>(), Access::Write);
+    (is_possible && cover::needed(copy.src as usize, len)).then_some(copy)
 }
 
 /// Makes the copy in pieces, whose sources are held in RAM, as if it were one.
 ///
 /// # Safety
 /// As [`perform`]. The argument is this one.
-unsafe fn copied_in_pieces<R: cover::Outcome>(argument: *mut UffdCopy, whole: UffdCopy, call: impl Fn() -> R) -> R {
+unsafe fn copied_in_pieces<R: cover::Outcome>(argument: *mut Transfer, whole: Transfer, call: impl Fn() -> R) -> R {
     let mut done = 0;
     loop {
-        let (to, from) = (whole.to.wrapping_add(done), whole.from.wrapping_add(done));
+        let (dst, src) = (whole.dst.wrapping_add(done), whole.src.wrapping_add(done));
         let len = MOST_HELD_BYTES.min(whole.len - done);
-        let held = Held::new(from, len);
+        let held = Held::new(src as usize, len as usize);
         // SAFETY: the caller's promise.
         let (result, copied) = unsafe {
-            argument.write_unaligned(UffdCopy { to, from, len, done: 0, ..whole });
+            argument.write_unaligned(Transfer { dst, src, len, done: 0, ..whole });
             let result = cover::repeat(|| cover::value(argument), &call);
             (result, (&raw const (*argument).done).read_unaligned())
         };
         drop(held);
-        done += copied.max(0) as usize;
+        done += copied.max(0) as u64;
         let is_whole = !result.is_failure() && copied == len as i64;
         if is_whole && done < whole.len {
             continue;
@@ -133,7 +125,7 @@ unsafe fn copied_in_pieces<R: cover::Outcome>(argument: *mut UffdCopy, whole: Uf
             _ => done as i64,
         };
         // SAFETY: as above.
-        unsafe { argument.write_unaligned(UffdCopy { done: told, ..whole }) };
+        unsafe { argument.write_unaligned(Transfer { done: told, ..whole }) };
         if result.is_failure() && done > 0 {
             state::fail(libc::EAGAIN); // as the kernel says of a part
         }
@@ -180,7 +172,7 @@ export! {
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe {
             let result = perform(request, argument, || real(fd, request, argument));
-            if request as u32 != pagemap::PAGEMAP_SCAN {
+            if request as u32 != PAGEMAP_SCAN {
                 return result;
             }
             pagemap::scan(fd, argument, result).unwrap_or(result)

@@ -8,11 +8,11 @@ use std::ffi::c_long;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use folioswap_sys::{memory, own_calls, resident, vforked};
-use libc::{RLIM64_INFINITY, rlimit64};
+use libc::RLIM64_INFINITY;
 
 use crate::calls::rights;
 use crate::faults::only_thread;
-use crate::ground::real::{own, own_result};
+use crate::ground::real::own_result;
 use crate::ground::state::{self, Phase};
 use crate::ground::{guard, heap, waiting};
 use crate::memory::access::{self, Access};
@@ -98,7 +98,7 @@ pub unsafe fn by_number(number: c_long, words: &[usize; 6]) -> Option<isize> {
 /// Sets a limit, if one is given. Returns the kernel's result, and what the program's limit was before.
 fn change(place: &Place, theirs: Option<Limits>) -> (isize, Limits) {
     let mut set = place.get();
-    let kernels = kernels(place.what);
+    let kernels = heap::limits(place.what);
     let before = if set.share > 0 && kernels == set.kernels { set.theirs } else { kernels };
     let Some(theirs) = theirs else { return (0, before) };
     let is_data = place.what == libc::RLIMIT_DATA && theirs[0] <= theirs[1];
@@ -146,7 +146,7 @@ fn keep_room(limit: u64) -> u64 {
 
 /// The same for the limit that the program was started with.
 pub fn keep_room_at_start() {
-    keep_room(kernels(libc::RLIMIT_DATA)[0]);
+    keep_room(heap::limits(libc::RLIMIT_DATA)[0]);
 }
 
 /// The engine's share of what counts in a limit.
@@ -156,13 +156,6 @@ fn share(what: u32) -> u64 {
         _ => memory::writable_bytes() + heap::opened_bytes(),
     };
     bytes as u64 + SLACK_BYTES
-}
-
-fn kernels(what: u32) -> Limits {
-    let mut limits = rlimit64 { rlim_cur: RLIM64_INFINITY, rlim_max: RLIM64_INFINITY };
-    // SAFETY: the kernel fills in the local.
-    unsafe { own!(libc::SYS_prlimit64, 0, what, 0usize, &raw mut limits) };
-    [limits.rlim_cur, limits.rlim_max]
 }
 
 fn ask(what: u32, limits: &Limits) -> isize {
@@ -175,7 +168,7 @@ fn ask(what: u32, limits: &Limits) -> isize {
 fn in_force() -> [Option<Set>; 2] {
     PLACES.each_ref().map(|place| {
         let set = place.get();
-        (set.share > 0 && kernels(set.what) == set.kernels).then_some(set)
+        (set.share > 0 && heap::limits(set.what) == set.kernels).then_some(set)
     })
 }
 

@@ -8,13 +8,12 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
 use folioswap::{BLOCK_BYTES, PAGE_SIZE, RawSpace};
+use folioswap_sys::pagemap::{PAGEMAP_SCAN, PageRegion, ScanArguments};
 
 use crate::calls::remote;
 use crate::ground::real::kernel;
 use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
-
-pub const PAGEMAP_SCAN: u32 = 0xc060_6610;
 
 /// Bits of an entry: in RAM or in swap; in swap; and written, if the kernel tracks that.
 const IS_THERE: u64 = 3 << 62;
@@ -24,32 +23,6 @@ const ENTRY_BYTES: usize = size_of::<u64>();
 
 /// How many regions are asked for at a time.
 const NR_REGIONS: usize = 128;
-
-/// The kernel's `struct pm_scan_arg`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Scan {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    regions: u64,
-    nr_regions: u64,
-    max_pages: u64,
-    categories: [u64; 4],
-}
-
-/// Its `struct page_region`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Region {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
-const _: () = assert!(size_of::<Scan>() == 96 && size_of::<Region>() == 24);
 
 /// The parts with content of the first block of a range that has some. Empty: there is none.
 fn first_filled(space: &RawSpace, range: Range<usize>) -> Vec<Range<usize>> {
@@ -111,15 +84,15 @@ pub unsafe fn scan(fd: c_int, argument: *const c_void, first: c_int) -> Option<c
         return None;
     }
     let space = state::space()?;
-    let asked = argument.cast_mut().cast::<Scan>();
+    let asked = argument.cast_mut().cast::<ScanArguments>();
     // SAFETY: the kernel has read it.
     let scan = unsafe { access::read(asked) }?;
-    let is_plain = scan.size == size_of::<Scan>() as u64 && scan.flags == 0 && scan.regions != 0;
+    let is_plain = scan.size == size_of::<ScanArguments>() as u64 && scan.flags == 0 && scan.vec != 0;
     let range = scan.start as usize..(scan.end as usize).min(1 << 47);
     if !is_plain || range.is_empty() || !state::overlaps(range.start, range.len()) || !remote::is_own_pagemap(fd) {
         return None;
     }
-    let mut found = Found { fd, scan, nr_regions: 0, nr_pages: 0, last: Region::default() };
+    let mut found = Found { fd, scan, nr_regions: 0, nr_pages: 0, last: PageRegion::default() };
     let mut at = range.start;
     while at < range.end && !found.is_done() {
         let parts = first_filled(space, at..range.end);
@@ -156,11 +129,11 @@ fn while_held<R>(space: &RawSpace, parts: &[Range<usize>], call: impl FnOnce() -
 struct Found {
     fd: c_int,
     /// As the program has asked.
-    scan: Scan,
+    scan: ScanArguments,
     nr_regions: u64,
     nr_pages: u64,
     /// The last region that was written.
-    last: Region,
+    last: PageRegion,
 }
 
 impl Found {
@@ -173,14 +146,12 @@ impl Found {
     fn look(&mut self, range: Range<usize>) -> Option<usize> {
         let mut at = range.start;
         while at < range.end && !self.is_done() {
-            let mut regions = [Region::default(); NR_REGIONS];
-            let mut part = Scan { start: at as u64, end: range.end as u64, ..self.scan };
-            (part.regions, part.nr_regions) = (regions.as_mut_ptr() as u64, NR_REGIONS as u64);
+            let mut regions = [PageRegion::default(); NR_REGIONS];
+            let mut part = ScanArguments { start: at as u64, end: range.end as u64, ..self.scan };
+            (part.vec, part.vec_len) = (regions.as_mut_ptr() as u64, NR_REGIONS as u64);
             part.max_pages = self.scan.max_pages.saturating_sub(self.nr_pages);
             // SAFETY: the kernel reads and writes these locals.
-            let nr =
-                usize::try_from(unsafe { kernel!(libc::SYS_ioctl, self.fd, u64::from(PAGEMAP_SCAN), &raw mut part) })
-                    .ok()?;
+            let nr = usize::try_from(unsafe { kernel!(libc::SYS_ioctl, self.fd, PAGEMAP_SCAN, &raw mut part) }).ok()?;
             for region in &regions[..nr] {
                 if !self.add(region)? {
                     return Some(region.start as usize);
@@ -192,17 +163,17 @@ impl Found {
     }
 
     /// Adds a region to the program's list. `false`: there is no room. `None`: the list cannot be written.
-    fn add(&mut self, region: &Region) -> Option<bool> {
+    fn add(&mut self, region: &PageRegion) -> Option<bool> {
         let joins = self.nr_regions > 0 && self.last.end == region.start && self.last.categories == region.categories;
-        if !joins && self.nr_regions == self.scan.nr_regions {
+        if !joins && self.nr_regions == self.scan.vec_len {
             return Some(false);
         }
         let start = if joins { self.last.start } else { region.start };
         self.nr_regions += u64::from(!joins);
         self.nr_pages += (region.end - region.start) / PAGE_SIZE as u64;
-        self.last = Region { start, ..*region };
-        let place = (self.scan.regions as *mut Region).wrapping_add(self.nr_regions as usize - 1);
-        if !access::is_open(place as usize, size_of::<Region>(), Access::Write) {
+        self.last = PageRegion { start, ..*region };
+        let place = (self.scan.vec as *mut PageRegion).wrapping_add(self.nr_regions as usize - 1);
+        if !access::is_open(place as usize, size_of::<PageRegion>(), Access::Write) {
             state::fail(libc::EFAULT);
             return None;
         }

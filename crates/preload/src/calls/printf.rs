@@ -23,8 +23,6 @@ pub struct VaList {
 
 type Text = *const c_char;
 
-real!(FWRITE = c"fwrite": fn(*const c_void, usize, usize, *mut FILE) -> usize);
-real!(FPUTS = c"fputs": fn(Text, *mut FILE) -> c_int);
 real!(VFPRINTF = c"vfprintf": fn(*mut FILE, Text, *mut VaList) -> c_int);
 real!(VFPRINTF_CHK = c"__vfprintf_chk": fn(*mut FILE, c_int, Text, *mut VaList) -> c_int);
 real!(VDPRINTF = c"vdprintf": fn(c_int, Text, *mut VaList) -> c_int);
@@ -82,9 +80,9 @@ fn to_stream(stream: *mut FILE) -> impl FnOnce(*const c_char, usize) -> c_int {
         // SAFETY: a text of that length with its zero, and the caller's stream.
         let is_written = unsafe {
             if libc::strlen(at) == len {
-                FPUTS.get()(at, stream) >= 0
+                stdio::FPUTS.get()(at, stream) >= 0
             } else {
-                stdio::written(stream, len, || FWRITE.get()(at.cast(), 1, len, stream))
+                stdio::written(stream, len, || stdio::FWRITE.get()(at.cast(), 1, len, stream))
             }
         };
         if is_written { len as c_int } else { -1 }

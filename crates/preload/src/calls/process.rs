@@ -35,6 +35,7 @@ pub fn touch(path: *const c_char, arguments: List, environment: List) {
 
 /// Executes a program by `call`, for which `touch` brings in what the kernel reads.
 pub fn execute<R: Outcome + From<i8>>(touch: impl Fn(), call: impl Fn() -> R) -> R {
+    robust::bring_in();
     cover::repeat(touch, || {
         let _limits = limits::inherited();
         inherited(|| if remote::begin_traced() { call() } else { R::from(-1) })
@@ -44,7 +45,6 @@ pub fn execute<R: Outcome + From<i8>>(touch: impl Fn(), call: impl Fn() -> R) ->
 export! {
     fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
         let real = EXECVE.get();
-        robust::bring_in();
         // SAFETY: passes the caller's arguments on, but for this library in the environment.
         let call = |environment| unsafe { real(path, arguments, environment) };
         execute(
@@ -71,7 +71,6 @@ export! {
 export! {
     fn execvpe(path: *const c_char, arguments: List, environment: List) -> c_int {
         let real = EXECVPE.get();
-        robust::bring_in();
         // SAFETY: passes the caller's arguments on, but for this library in the environment.
         let call = |environment| unsafe { real(path, arguments, environment) };
         execute(|| touch(path, arguments, environment), || other_library::in_path(path, environment, call))
@@ -82,7 +81,6 @@ export! {
     fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
         real!(FEXECVE = c"fexecve": fn(c_int, List, List) -> c_int);
         let (real, none) = (FEXECVE.get(), std::ptr::null());
-        robust::bring_in();
         // SAFETY: passes the caller's arguments on unchanged.
         execute(|| touch(none, arguments, environment), || unsafe { real(fd, arguments, environment) })
     }
@@ -94,7 +92,6 @@ export! {
         let real = EXECVEAT.get();
         // SAFETY: passes the caller's arguments on, but for this library in the environment.
         let call = |environment| unsafe { real(at, path, arguments, environment, flags) };
-        robust::bring_in();
         execute(|| touch(path, arguments, environment), || other_library::at(at, path, environment, call))
     }
 }

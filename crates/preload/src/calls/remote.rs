@@ -12,10 +12,11 @@ use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{own_calls, static_tls};
 use libc::{FILE, PTRACE_TRACEME, iovec, mode_t, pid_t};
 
+use crate::calls::vectors::{bytes_of, part};
 use crate::ground::export::{export, real};
 use crate::ground::real::kernel;
 use crate::ground::{guard, state, waiting};
-use crate::memory::cover::{self, repeat, text};
+use crate::memory::cover::{self, Outcome, repeat, text};
 use crate::memory::known;
 
 /// Whether the program may have a file of page tables.
@@ -46,16 +47,16 @@ unsafe fn note_path(path: *const c_char) {
 }
 
 macro_rules! opened {
-    ($(fn $name:ident[$path:ident] = $text:literal ($($arg:ident: $type:ty),*);)*) => {$(
+    ($(fn $name:ident[$path:ident] = $text:literal ($($arg:ident: $type:ty),*) -> $result:ty;)*) => {$(
         export! {
-            fn $name($($arg: $type),*) -> c_int {
-                real!(REAL = $text: fn($($type),*) -> c_int);
+            fn $name($($arg: $type),*) -> $result {
+                real!(REAL = $text: fn($($type),*) -> $result);
                 let real = REAL.get();
                 // SAFETY: passes the caller's arguments on unchanged, repeatedly while a page is missing. The kernel
                 // has read the path of what it has opened.
                 unsafe {
                     let opened = repeat(|| text($path), || real($($arg),*));
-                    if opened >= 0 {
+                    if !opened.is_failure() {
                         note_path($path);
                     }
                     opened
@@ -66,41 +67,18 @@ macro_rules! opened {
 }
 
 opened! {
-    fn open[path] = c"open"(path: *const c_char, flags: c_int, mode: mode_t);
-    fn open64[path] = c"open64"(path: *const c_char, flags: c_int, mode: mode_t);
-    fn openat[path] = c"openat"(at: c_int, path: *const c_char, flags: c_int, mode: mode_t);
-    fn openat64[path] = c"openat64"(at: c_int, path: *const c_char, flags: c_int, mode: mode_t);
-    fn __open[path] = c"__open"(path: *const c_char, flags: c_int, mode: mode_t);
-    fn __open64[path] = c"__open64"(path: *const c_char, flags: c_int, mode: mode_t);
-    fn __open_2[path] = c"__open_2"(path: *const c_char, flags: c_int);
-    fn __open64_2[path] = c"__open64_2"(path: *const c_char, flags: c_int);
-    fn __openat_2[path] = c"__openat_2"(at: c_int, path: *const c_char, flags: c_int);
-    fn __openat64_2[path] = c"__openat64_2"(at: c_int, path: *const c_char, flags: c_int);
-}
-
-macro_rules! opened_streams {
-    ($(fn $name:ident = $text:literal;)*) => {$(
-        export! {
-            fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
-                real!(REAL = $text: fn(*const c_char, *const c_char) -> *mut FILE);
-                let real = REAL.get();
-                // SAFETY: passes the caller's strings on unchanged, repeatedly while a page is missing. The kernel has
-                // read the path of what it has opened.
-                unsafe {
-                    let opened = repeat(|| text(path), || real(path, mode));
-                    if !opened.is_null() {
-                        note_path(path);
-                    }
-                    opened
-                }
-            }
-        }
-    )*};
-}
-
-opened_streams! {
-    fn fopen = c"fopen";
-    fn fopen64 = c"fopen64";
+    fn open[path] = c"open"(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn open64[path] = c"open64"(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn openat[path] = c"openat"(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn openat64[path] = c"openat64"(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn __open[path] = c"__open"(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn __open64[path] = c"__open64"(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn __open_2[path] = c"__open_2"(path: *const c_char, flags: c_int) -> c_int;
+    fn __open64_2[path] = c"__open64_2"(path: *const c_char, flags: c_int) -> c_int;
+    fn __openat_2[path] = c"__openat_2"(at: c_int, path: *const c_char, flags: c_int) -> c_int;
+    fn __openat64_2[path] = c"__openat64_2"(at: c_int, path: *const c_char, flags: c_int) -> c_int;
+    fn fopen[path] = c"fopen"(path: *const c_char, mode: *const c_char) -> *mut FILE;
+    fn fopen64[path] = c"fopen64"(path: *const c_char, mode: *const c_char) -> *mut FILE;
 }
 
 /// Reads `len` bytes from a stream of such a file by `call`, which reads so many at this address. `None`: it is another
@@ -240,10 +218,6 @@ fn entries((list, count): List) -> Option<Vec<iovec>> {
     (read == to.iov_len).then_some(entries)
 }
 
-fn bytes_of(entries: &[iovec]) -> usize {
-    entries.iter().fold(0, |sum, entry| sum.saturating_add(entry.iov_len))
-}
-
 /// As [`transfer`], for a list of buffers, of which `call` always makes all.
 pub fn transfer_list(fd: c_int, buffers: List, offset: Option<i64>, call: impl Fn() -> isize) -> isize {
     let kept = state::errno();
@@ -273,19 +247,9 @@ pub fn transfer_list(fd: c_int, buffers: List, offset: Option<i64>, call: impl F
     best
 }
 
-/// What is left of a list after its first `done` bytes.
-fn after(list: &[iovec], mut done: usize) -> Vec<iovec> {
-    let cut = |entry: &iovec| {
-        let skipped = entry.iov_len.min(done);
-        done -= skipped;
-        iovec { iov_base: entry.iov_base.wrapping_byte_add(skipped), iov_len: entry.iov_len - skipped }
-    };
-    list.iter().map(cut).filter(|entry| entry.iov_len > 0).collect()
-}
-
-/// The same for a list of the program's; nothing if that is not readable.
+/// What is left of a list of the program's after its first `done` bytes; nothing if that is not readable.
 pub fn rest(list: List, done: usize) -> Vec<iovec> {
-    entries(list).map_or_else(Vec::new, |entries| after(&entries, done))
+    entries(list).map_or_else(Vec::new, |entries| part(&entries, done, usize::MAX))
 }
 
 /// Makes a call that transfers bytes between buffers and ranges of another process. `call` makes it for such lists.
@@ -305,7 +269,7 @@ pub fn transfer_ranges(process: pid_t, buffers: List, ranges: List, call: impl F
     if let (Some(buffers), Some(ranges)) = (entries(buffers), entries(ranges)) {
         let len = bytes_of(&buffers).min(bytes_of(&ranges));
         while done < len && tries < MOST_TRIES {
-            let (buffers, ranges) = (after(&buffers, done), after(&ranges, done));
+            let (buffers, ranges) = (part(&buffers, done, usize::MAX), part(&ranges, done, usize::MAX));
             if !bring_in_first(process, &ranges, len - done) {
                 break;
             }
@@ -333,7 +297,7 @@ fn bring_in_first(process: pid_t, ranges: &[iovec], len: usize) -> bool {
 }
 
 /// A ptrace call that may be for a word of memory.
-pub fn traced<R: cover::Outcome>(what: c_uint, process: pid_t, addr: usize, call: impl Fn() -> R) -> R {
+pub fn traced<R: Outcome>(what: c_uint, process: pid_t, addr: usize, call: impl Fn() -> R) -> R {
     let is_word =
         matches!(what, libc::PTRACE_PEEKTEXT | libc::PTRACE_PEEKDATA | libc::PTRACE_POKETEXT | libc::PTRACE_POKEDATA);
     let mut tries = 0;

@@ -17,10 +17,6 @@ fn set_bytes(count: c_int) -> usize {
     (count.max(0) as usize).div_ceil(64) * 8
 }
 
-fn events(count: c_int) -> usize {
-    count.max(0) as usize
-}
-
 copied! {
     fn thrd_sleep(time: *const timespec = value, left: *mut timespec = value) -> c_int;
     fn sigtimedwait(
@@ -190,7 +186,7 @@ export! {
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
             let copy = ours::present_without_ours(set);
-            let told = copied::bytes(list, events(count) * size_of::<epoll_event>());
+            let told = copied::values(list, count);
             let result = REAL.get()(fd, told.at(list), count, limit, ours::pointer(&copy, set));
             told.bring_back(result)
         }
@@ -205,7 +201,7 @@ export! {
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
             let (time, copy) = (copied::value(limit), ours::present_without_ours(set));
-            let told = copied::bytes(list, events(count) * size_of::<epoll_event>());
+            let told = copied::values(list, count);
             let result = REAL.get()(fd, told.at(list), count, time.at(limit), ours::pointer(&copy, set));
             told.bring_back(result)
         }

@@ -13,9 +13,9 @@ use crate::memory::transfer::{self, Awaits, Pieces};
 
 real!(FREAD = c"fread": fn(*mut c_void, usize, usize, *mut FILE) -> usize);
 real!(FREAD_UNLOCKED = c"fread_unlocked": fn(*mut c_void, usize, usize, *mut FILE) -> usize);
-real!(FWRITE = c"fwrite": fn(*const c_void, usize, usize, *mut FILE) -> usize);
+real!(pub FWRITE = c"fwrite": fn(*const c_void, usize, usize, *mut FILE) -> usize);
 real!(FWRITE_UNLOCKED = c"fwrite_unlocked": fn(*const c_void, usize, usize, *mut FILE) -> usize);
-real!(FPUTS = c"fputs": fn(*const c_char, *mut FILE) -> c_int);
+real!(pub FPUTS = c"fputs": fn(*const c_char, *mut FILE) -> c_int);
 real!(FPUTS_UNLOCKED = c"fputs_unlocked": fn(*const c_char, *mut FILE) -> c_int);
 real!(PUTS = c"puts": fn(*const c_char) -> c_int);
 real!(SETVBUF = c"setvbuf": fn(*mut FILE, *mut c_char, c_int, usize) -> c_int);
@@ -138,17 +138,9 @@ export! {
     }
 }
 
-/// Aborts as glibc's checking variants do when the buffer is too small.
-fn check(size: usize, count: usize, room: usize) {
-    if size.checked_mul(count).is_none_or(|bytes| bytes > room) {
-        state::say("*** buffer overflow detected ***: terminated");
-        std::process::abort();
-    }
-}
-
 export! {
     fn __fread_chk(at: *mut c_void, room: usize, size: usize, count: usize, stream: *mut FILE) -> usize {
-        check(size, count, room);
+        io::check(size.saturating_mul(count), room);
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { fread(at, size, count, stream) }
     }
@@ -156,7 +148,7 @@ export! {
 
 export! {
     fn __fread_unlocked_chk(at: *mut c_void, room: usize, size: usize, count: usize, stream: *mut FILE) -> usize {
-        check(size, count, room);
+        io::check(size.saturating_mul(count), room);
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { fread_unlocked(at, size, count, stream) }
     }

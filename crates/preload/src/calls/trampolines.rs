@@ -23,11 +23,7 @@ static_tls! {
 
 static_tls! {
     /// Registers of such a child while it gets the net.
-    static KEPT_FIRST: (usize, (usize, usize)) = "folioswap_shared_first";
-}
-
-static_tls! {
-    static KEPT_SECOND: (usize, usize) = "folioswap_shared_second";
+    static KEPT: [usize; 5] = "folioswap_shared_kept";
 }
 
 /// The C library's code, whose calls are not caught.
@@ -65,13 +61,12 @@ std::arch::global_asm!(
     "mov byte ptr fs:[rcx], 1",
     "2: mov rcx, qword ptr [rip + folioswap_shared_return@GOTTPOFF]",
     "jmp qword ptr fs:[rcx]",
-    "3: mov rcx, qword ptr [rip + folioswap_shared_first@GOTTPOFF]",
+    "3: mov rcx, qword ptr [rip + folioswap_shared_kept@GOTTPOFF]",
     "mov qword ptr fs:[rcx], rdi",
     "mov qword ptr fs:[rcx + 8], rsi",
     "mov qword ptr fs:[rcx + 16], rdx",
-    "mov rcx, qword ptr [rip + folioswap_shared_second@GOTTPOFF]",
-    "mov qword ptr fs:[rcx], r10",
-    "mov qword ptr fs:[rcx + 8], r8",
+    "mov qword ptr fs:[rcx + 24], r10",
+    "mov qword ptr fs:[rcx + 32], r8",
     "mov eax, {prctl}",
     "mov edi, {set_dispatch}",
     "mov esi, {on}",
@@ -83,13 +78,12 @@ std::arch::global_asm!(
     "syscall",
     "mov rcx, qword ptr [rip + folioswap_selector@GOTTPOFF]",
     "mov byte ptr fs:[rcx], 1",
-    "mov rcx, qword ptr [rip + folioswap_shared_first@GOTTPOFF]",
+    "mov rcx, qword ptr [rip + folioswap_shared_kept@GOTTPOFF]",
     "mov rdi, qword ptr fs:[rcx]",
     "mov rsi, qword ptr fs:[rcx + 8]",
     "mov rdx, qword ptr fs:[rcx + 16]",
-    "mov rcx, qword ptr [rip + folioswap_shared_second@GOTTPOFF]",
-    "mov r10, qword ptr fs:[rcx]",
-    "mov r8, qword ptr fs:[rcx + 8]",
+    "mov r10, qword ptr fs:[rcx + 24]",
+    "mov r8, qword ptr fs:[rcx + 32]",
     "mov eax, 0",
     "jmp 2b",
     ".popsection",

@@ -76,7 +76,8 @@ fn is_needed(fd: c_int, list: &[iovec]) -> bool {
         })
 }
 
-fn bytes_of(list: &[iovec]) -> usize {
+/// Bytes of all buffers of a list.
+pub fn bytes_of(list: &[iovec]) -> usize {
     list.iter().fold(0usize, |sum, buffer| sum.saturating_add(buffer.iov_len))
 }
 

@@ -20,83 +20,81 @@ fn is_needed(inherits: bool) -> bool {
     (state::direct() || inherits && state::space().is_some()) && !guard::inside()
 }
 
-/// An argument of the program's.
-trait Given {
+/// What threads sleep on.
+trait Word {
     /// Whether it is a mutex that hands its holder a waiter's priority.
-    fn inherits(&self) -> bool {
+    ///
+    /// # Safety
+    /// The caller's, of this type.
+    unsafe fn inherits(_at: *const Self) -> bool {
         false
     }
 }
 
-impl Given for *mut pthread_mutex_t {
-    fn inherits(&self) -> bool {
+impl Word for pthread_mutex_t {
+    unsafe fn inherits(at: *const pthread_mutex_t) -> bool {
         /// Where the C library notes the kind of a mutex, and the bit for this one.
         const KIND_AT: usize = 16;
         const INHERITS: c_int = 0x20;
         // SAFETY: the caller's mutex.
-        unsafe { self.byte_add(KIND_AT).cast::<c_int>().read() & INHERITS != 0 }
+        unsafe { at.byte_add(KIND_AT).cast::<c_int>().read() & INHERITS != 0 }
     }
 }
 
-impl Given for *mut pthread_cond_t {}
-impl Given for *mut pthread_rwlock_t {}
-impl Given for *mut pthread_barrier_t {}
-impl Given for *mut sem_t {}
-impl Given for *const timespec {}
-impl Given for clockid_t {}
+impl Word for pthread_cond_t {}
+impl Word for pthread_rwlock_t {}
+impl Word for pthread_barrier_t {}
+impl Word for sem_t {}
 
-/// An argument, as the C library's function takes it.
-trait Passed {
-    type As;
-    fn passed(&self) -> Self::As;
+/// An argument of the program's.
+trait Given: Sized {
+    /// What is kept until the call is over.
+    type Kept;
+
+    fn inherits(&self) -> bool {
+        false
+    }
+
+    /// As the C library's function takes it.
+    ///
+    /// # Safety
+    /// The caller's argument.
+    unsafe fn kept(self) -> (Self, Self::Kept);
 }
 
-/// A number.
-struct Plain(c_int);
+impl<T: Word> Given for *mut T {
+    /// Its folios stay in RAM.
+    type Kept = [Option<Waited>; 2];
 
-impl Passed for Plain {
-    type As = c_int;
-    fn passed(&self) -> c_int {
-        self.0
+    fn inherits(&self) -> bool {
+        // SAFETY: the caller's argument.
+        unsafe { T::inherits(*self) }
+    }
+
+    unsafe fn kept(self) -> (Self, Self::Kept) {
+        let (first, last) = (self as usize, (self as usize).wrapping_add(size_of::<T>() - size_of::<u32>()));
+        let is_in_two = first / PAGE_SIZE != last / PAGE_SIZE;
+        (self, [wait_on(first), if is_in_two { wait_on(last) } else { None }])
     }
 }
 
-/// What threads sleep on, whose folios stay in RAM until this is dropped.
-struct Words<T> {
-    at: *mut T,
-    _kept: [Option<Waited>; 2],
-}
+impl Given for *const timespec {
+    /// The kernel reads a copy.
+    type Kept = Copied;
 
-impl<T> Passed for Words<T> {
-    type As = *mut T;
-    fn passed(&self) -> *mut T {
-        self.at
+    unsafe fn kept(self) -> (Self, Copied) {
+        // SAFETY: the caller's time.
+        let copied = unsafe { copied::value(self) };
+        (copied.at(self), copied)
     }
 }
 
-/// The end of a time to wait, of which the kernel reads a copy.
-struct Time(*const timespec, Copied);
+impl Given for clockid_t {
+    type Kept = ();
 
-impl Passed for Time {
-    type As = *const timespec;
-    fn passed(&self) -> *const timespec {
-        self.1.at(self.0)
+    unsafe fn kept(self) -> (Self, ()) {
+        (self, ())
     }
-}
-
-unsafe fn plain(number: c_int) -> Plain {
-    Plain(number)
-}
-
-unsafe fn words<T>(at: *mut T) -> Words<T> {
-    let (first, last) = (at as usize, (at as usize).wrapping_add(size_of::<T>() - size_of::<u32>()));
-    let is_in_two = first / PAGE_SIZE != last / PAGE_SIZE;
-    Words { at, _kept: [wait_on(first), if is_in_two { wait_on(last) } else { None }] }
-}
-
-unsafe fn time(at: *const timespec) -> Time {
-    // SAFETY: the caller's time.
-    Time(at, unsafe { copied::value(at) })
 }
 
 fn wait_on(addr: usize) -> Option<Waited> {
@@ -105,9 +103,9 @@ fn wait_on(addr: usize) -> Option<Waited> {
     Some(state::keeping_errno(|| space.wait_on(addr, size_of::<u32>())))
 }
 
-/// Functions that may sleep, with what each argument is.
+/// Functions that may sleep.
 macro_rules! waits {
-    ($(fn $name:ident($($arg:ident: $type:ty = $what:ident),*);)*) => {$(
+    ($(fn $name:ident($($arg:ident: $type:ty),*);)*) => {$(
         export! {
             fn $name($($arg: $type),*) -> c_int {
                 real_of!(REAL = $name: fn($($type),*) -> c_int);
@@ -116,8 +114,8 @@ macro_rules! waits {
                     if !is_needed(false $(|| $arg.inherits())*) {
                         return REAL.get()($($arg),*);
                     }
-                    $(let $arg = $what($arg);)*
-                    REAL.get()($($arg.passed()),*)
+                    $(let $arg = $arg.kept();)*
+                    REAL.get()($($arg.0),*)
                 }
             }
         }
@@ -125,34 +123,23 @@ macro_rules! waits {
 }
 
 waits! {
-    fn pthread_cond_wait(condition: *mut pthread_cond_t = words, mutex: *mut pthread_mutex_t = words);
-    fn pthread_cond_timedwait(
-        condition: *mut pthread_cond_t = words, mutex: *mut pthread_mutex_t = words, end: *const timespec = time
-    );
+    fn pthread_cond_wait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t);
+    fn pthread_cond_timedwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, end: *const timespec);
     fn pthread_cond_clockwait(
-        condition: *mut pthread_cond_t = words, mutex: *mut pthread_mutex_t = words, clock: clockid_t = plain,
-        end: *const timespec = time
+        condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: clockid_t, end: *const timespec
     );
-    fn pthread_mutex_timedlock(mutex: *mut pthread_mutex_t = words, end: *const timespec = time);
-    fn pthread_mutex_clocklock(
-        mutex: *mut pthread_mutex_t = words, clock: clockid_t = plain, end: *const timespec = time
-    );
-    fn pthread_rwlock_timedrdlock(lock: *mut pthread_rwlock_t = words, end: *const timespec = time);
-    fn pthread_rwlock_timedwrlock(lock: *mut pthread_rwlock_t = words, end: *const timespec = time);
-    fn pthread_rwlock_clockrdlock(
-        lock: *mut pthread_rwlock_t = words, clock: clockid_t = plain, end: *const timespec = time
-    );
-    fn pthread_rwlock_clockwrlock(
-        lock: *mut pthread_rwlock_t = words, clock: clockid_t = plain, end: *const timespec = time
-    );
-    fn pthread_barrier_wait(barrier: *mut pthread_barrier_t = words);
-    fn sem_timedwait(semaphore: *mut sem_t = words, end: *const timespec = time);
-    fn sem_clockwait(semaphore: *mut sem_t = words, clock: clockid_t = plain, end: *const timespec = time);
-    fn cnd_wait(condition: *mut pthread_cond_t = words, mutex: *mut pthread_mutex_t = words);
-    fn cnd_timedwait(
-        condition: *mut pthread_cond_t = words, mutex: *mut pthread_mutex_t = words, end: *const timespec = time
-    );
-    fn mtx_timedlock(mutex: *mut pthread_mutex_t = words, end: *const timespec = time);
+    fn pthread_mutex_timedlock(mutex: *mut pthread_mutex_t, end: *const timespec);
+    fn pthread_mutex_clocklock(mutex: *mut pthread_mutex_t, clock: clockid_t, end: *const timespec);
+    fn pthread_rwlock_timedrdlock(lock: *mut pthread_rwlock_t, end: *const timespec);
+    fn pthread_rwlock_timedwrlock(lock: *mut pthread_rwlock_t, end: *const timespec);
+    fn pthread_rwlock_clockrdlock(lock: *mut pthread_rwlock_t, clock: clockid_t, end: *const timespec);
+    fn pthread_rwlock_clockwrlock(lock: *mut pthread_rwlock_t, clock: clockid_t, end: *const timespec);
+    fn pthread_barrier_wait(barrier: *mut pthread_barrier_t);
+    fn sem_timedwait(semaphore: *mut sem_t, end: *const timespec);
+    fn sem_clockwait(semaphore: *mut sem_t, clock: clockid_t, end: *const timespec);
+    fn cnd_wait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t);
+    fn cnd_timedwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, end: *const timespec);
+    fn mtx_timedlock(mutex: *mut pthread_mutex_t, end: *const timespec);
 }
 
 /// `thrd_busy` of C's threads.
@@ -172,8 +159,8 @@ macro_rules! locks {
                     }
                     match TRIES.get()($lock) {
                         $($busy)|+ => {
-                            let $lock = words($lock);
-                            REAL.get()($lock.passed())
+                            let (lock, _kept) = $lock.kept();
+                            REAL.get()(lock)
                         }
                         result => result,
                     }
@@ -202,7 +189,7 @@ export! {
         real!(REAL = c"pthread_mutex_unlock": fn(*mut pthread_mutex_t) -> c_int);
         // SAFETY: the caller's call.
         unsafe {
-            let _kept = (mutex.inherits() && is_needed(true)).then(|| words(mutex));
+            let _kept = (mutex.inherits() && is_needed(true)).then(|| mutex.kept());
             REAL.get()(mutex)
         }
     }
@@ -222,8 +209,8 @@ export! {
             if state::keeping_errno(|| TRIES.get()(semaphore)) == 0 {
                 return 0;
             }
-            let semaphore = words(semaphore);
-            REAL.get()(semaphore.passed())
+            let _kept = semaphore.kept();
+            REAL.get()(semaphore)
         }
     }
 }

@@ -45,14 +45,8 @@ static_tls! {
 
 // What the kernel tells about it. The rest of a description is zeros.
 static_tls! {
-    static KEPT_FIRST: About = "folioswap_kept_first";
+    static ABOUT: [u64; 6] = "folioswap_about_kept_signal";
 }
-static_tls! {
-    static KEPT_SECOND: About = "folioswap_kept_second";
-}
-
-/// Half of what the kernel tells about a signal.
-type About = (u64, (u64, u64));
 
 /// A description of a signal, in words.
 type Words = [u64; size_of::<libc::siginfo_t>() / size_of::<u64>()];
@@ -230,16 +224,14 @@ pub fn begin_child() {
 
 /// Takes the signal that is kept, and what is known about it. Zero: none.
 fn kept() -> (c_int, Words) {
-    let ((a, (b, c)), (d, (e, f))) = (KEPT_FIRST.get(), KEPT_SECOND.get());
     let mut about = Words::default();
-    about[..6].copy_from_slice(&[a, b, c, d, e, f]);
+    about[..6].copy_from_slice(&ABOUT.get());
     (KEPT.replace(0) as c_int, about)
 }
 
 /// Keeps a signal.
 fn keep(signal: c_int, &[a, b, c, d, e, f, ..]: &Words) {
-    KEPT_FIRST.set((a, (b, c)));
-    KEPT_SECOND.set((d, (e, f)));
+    ABOUT.set([a, b, c, d, e, f]);
     KEPT.set(signal as u64);
 }
 
@@ -360,7 +352,7 @@ fn keeps_mask(number: c_long, words: &[usize; 6]) -> bool {
 }
 
 /// Linux 4.18.
-const SYS_IO_PGETEVENTS: c_long = 333;
+pub const SYS_IO_PGETEVENTS: c_long = 333;
 
 /// Linux 6.7.
 const SYS_FUTEX_WAIT: c_long = 455;

@@ -86,16 +86,15 @@ pub fn open_ours() {
 /// # Safety
 /// If the set can be read, it is valid.
 pub unsafe fn without_ours(set: *const sigset_t) -> Option<sigset_t> {
-    if set.is_null() || !has_ours() {
+    if !has_ours() {
         return None;
     }
     // SAFETY: the caller's promise. The kernel's sets have 8 bytes, and it reads no more.
-    let words = unsafe { access::read(set.cast::<u64>()) }?;
+    let open = unsafe { open_set(set as usize) }?;
     // SAFETY: a set without signals is valid, and so is one with these.
     unsafe {
         let mut copy: sigset_t = zeroed();
-        (&raw mut copy).cast::<u64>().write(words);
-        list().iter().for_each(|&signal| _ = libc::sigdelset(&raw mut copy, signal));
+        (&raw mut copy).cast::<u64>().write(open);
         Some(copy)
     }
 }

@@ -27,6 +27,7 @@ use crate::faults::{caught, net, signal_stack};
 use crate::ground::export::{export, real};
 use crate::ground::guard;
 use crate::ground::real::own;
+use crate::memory::key_rights::{DESCRIBED_AT, EXTENDED};
 
 real!(LONGJMP = c"siglongjmp": fn(*mut c_void, c_int) -> ());
 real!(LONGJMP_CHECKED = c"__longjmp_chk": fn(*mut c_void, c_int) -> ());
@@ -40,9 +41,7 @@ static HANDLERS: [AtomicUsize; NR_SIGNALS] = [const { AtomicUsize::new(libc::SIG
 const RED_ZONE_BYTES: usize = 128;
 /// The least room that a handler is left below its frame.
 const LEAST_ROOM_BYTES: usize = 512;
-/// Where the kernel describes the extended state of the FPU, in the state's legacy part, and how it begins.
-const DESCRIBED_AT: usize = 464;
-const EXTENDED: u32 = 0x4650_5853;
+/// The bytes of the legacy part of the state of the FPU, and how the whole state is aligned.
 const LEGACY_BYTES: usize = 512;
 const STATE_ALIGNMENT: usize = 64;
 

@@ -211,13 +211,18 @@ unsafe fn stack_len(attributes: *const pthread_attr_t) -> usize {
 
 /// Releases the stacks of threads that have ended.
 fn release_ended() {
+    release(HeldStack::is_over);
+}
+
+/// Releases the stacks of a thread that was not made.
+fn release_unused(number: u32) {
+    release(|stack| stack.number == number);
+}
+
+/// Releases the stacks that are over.
+fn release(is_over: impl FnMut(&mut HeldStack) -> bool) {
     let Some(space) = state::space() else { return };
-    let mut held = HELD.lock();
-    if held.is_empty() {
-        return;
-    }
-    let over: Vec<_> = held.extract_if(.., HeldStack::is_over).collect();
-    drop(held);
+    let over: Vec<_> = stacks().extract_if(.., is_over).collect();
     over.into_iter().for_each(|stack| stack.release(space));
 }
 
@@ -239,16 +244,6 @@ fn note_handle(number: u32) {
 /// Notes that a thread is joined, or that another one has its place.
 fn note_joined(thread: pthread_t) {
     stacks().iter_mut().filter(|stack| stack.joinable == Some(thread)).for_each(|stack| stack.joinable = None);
-}
-
-/// Releases the stacks of a thread that was not made.
-fn release_unused(number: u32) {
-    let Some(space) = state::space() else { return };
-    let mut held = stacks();
-    let (over, still): (Vec<_>, Vec<_>) = held.drain(..).partition(|stack| stack.number == number);
-    *held = still;
-    drop(held);
-    over.into_iter().for_each(|stack| stack.release(space));
 }
 
 fn next_number() -> u32 {

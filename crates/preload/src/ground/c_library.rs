@@ -2,6 +2,7 @@
 //! which it calls other libraries.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,7 +12,6 @@ use crate::ground::symbols::Objects;
 
 /// The segment of an object's code.
 struct Code {
-    /// An address in it, until it was found.
     start: AtomicUsize,
     len: AtomicUsize,
 }
@@ -21,7 +21,7 @@ impl Code {
         Code { start: AtomicUsize::new(0), len: AtomicUsize::new(0) }
     }
 
-    fn range(&self) -> std::ops::Range<usize> {
+    fn range(&self) -> Range<usize> {
         let start = self.start.load(Ordering::Relaxed);
         start..start + self.len.load(Ordering::Relaxed)
     }
@@ -40,47 +40,65 @@ pub fn minor_version() -> u32 {
     version.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or(0)
 }
 
-/// What is called for each object that is loaded, until it returns something else than 0.
-type EachObject = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+/// An object that is loaded.
+pub struct Object<'a> {
+    /// What is to be added to the addresses in its headers.
+    pub base: usize,
+    headers: &'a [libc::Elf64_Phdr],
+}
 
-/// Calls this for each object. Not by a function of that name in another library, which may not be ready yet.
-///
-/// # Safety
-/// The function takes this data, and any object.
-pub unsafe fn each_object(each: EachObject, data: *mut c_void) {
-    real!(REAL = c"dl_iterate_phdr": fn(EachObject, *mut c_void) -> c_int);
-    // SAFETY: the caller upholds this function's own contract.
-    unsafe { REAL.get()(each, data) };
+impl Object<'_> {
+    /// Its parts of a kind: segments (`PT_LOAD`), or what lies in them.
+    pub fn parts(&self, kind: u32) -> impl Iterator<Item = Range<usize>> {
+        self.headers.iter().filter(move |header| header.p_type == kind).map(|header| {
+            let start = self.base + header.p_vaddr as usize;
+            start..start + header.p_memsz as usize
+        })
+    }
+
+    /// Whether an address is in one of its segments.
+    pub fn has(&self, addr: usize) -> bool {
+        self.parts(libc::PT_LOAD).any(|segment| segment.contains(&addr))
+    }
+}
+
+type Callback = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+// Not by a function of that name in another library, which may not be ready yet.
+real!(EACH_OBJECT = c"dl_iterate_phdr": fn(Callback, *mut c_void) -> c_int);
+
+/// Calls this for each object that is loaded, until it returns `true`.
+pub fn each_object<F: FnMut(&Object<'_>) -> bool>(mut each: F) {
+    unsafe extern "C" fn call<F: FnMut(&Object<'_>) -> bool>(
+        object: *mut libc::dl_phdr_info,
+        _size: usize,
+        each: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader passes a valid object with so many headers, and the function of `each_object`.
+        let (object, each) = unsafe {
+            let headers = std::slice::from_raw_parts((*object).dlpi_phdr, (*object).dlpi_phnum.into());
+            (Object { base: (*object).dlpi_addr as usize, headers }, &mut *each.cast::<F>())
+        };
+        each(&object).into()
+    }
+    // SAFETY: `call` takes this function, which lives as long as this call.
+    unsafe { EACH_OBJECT.get()(call::<F>, (&raw mut each).cast()) };
 }
 
 /// Locates the code of the C library and of the loader, and asks for what only they know.
 pub fn prepare() {
     STATIC_TLS_BYTES.store(find_static_tls_bytes(), Ordering::Relaxed);
     for (code, name) in [(&LIBC, c"fopen"), (&LOADER, c"__tls_get_addr")] {
-        // SAFETY: the name is a C string, and the callback runs only during this call.
-        unsafe {
-            code.start.store(libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize, Ordering::Relaxed);
-            each_object(find, (code as *const Code).cast_mut().cast());
-        }
+        // SAFETY: the name is a C string.
+        let inside = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
+        each_object(|object| {
+            let found = object.parts(libc::PT_LOAD).find(|segment| segment.contains(&inside));
+            if let Some(segment) = &found {
+                code.start.store(segment.start, Ordering::Relaxed);
+                code.len.store(segment.len(), Ordering::Relaxed);
+            }
+            found.is_some()
+        });
     }
-}
-
-/// Stores the segment that contains the address in a [`Code`], if this object has it.
-unsafe extern "C" fn find(object: *mut libc::dl_phdr_info, _size: usize, code: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid object, and `code` is one of the statics above.
-    let (object, code) = unsafe { (&*object, &*code.cast::<Code>()) };
-    let inside = code.start.load(Ordering::Relaxed);
-    for index in 0..usize::from(object.dlpi_phnum) {
-        // SAFETY: the object has that many headers.
-        let header = unsafe { &*object.dlpi_phdr.add(index) };
-        let start = (object.dlpi_addr + header.p_vaddr) as usize;
-        if header.p_type == libc::PT_LOAD && inside.wrapping_sub(start) < header.p_memsz as usize {
-            code.start.store(start, Ordering::Relaxed);
-            code.len.store(header.p_memsz as usize, Ordering::Relaxed);
-            return 1;
-        }
-    }
-    0
 }
 
 /// A word through which the C library calls a function.
@@ -92,9 +110,14 @@ pub struct Word {
 
 /// The words through which the loader calls these functions. `None`: each is not there once.
 pub fn words_of_loader<const N: usize>(functions: [usize; N]) -> Option<[Word; N]> {
-    let mut range = 0..0usize;
-    // SAFETY: the callback gets this local, and runs only during this call.
-    unsafe { each_object(find_relocated, (&raw mut range).cast()) };
+    let mut range = 0..0;
+    each_object(|object| {
+        let is_the_loader = object.parts(libc::PT_LOAD).any(|segment| is_loader(segment.start));
+        if is_the_loader {
+            range = object.parts(libc::PT_GNU_RELRO).next().unwrap_or_default(); // read-only once it has begun
+        }
+        is_the_loader
+    });
     let places = (range.start.next_multiple_of(size_of::<usize>())..range.end).step_by(size_of::<usize>());
     let found = functions.map(|function| {
         // SAFETY: words of the loader's own data, which stay readable.
@@ -104,53 +127,23 @@ pub fn words_of_loader<const N: usize>(functions: [usize; N]) -> Option<[Word; N
     found.iter().all(Option::is_some).then(|| found.map(|at| Word { addr: at.unwrap_or(0), is_read_only: true }))
 }
 
-/// Stores the part of the loader's data that is read-only once it has begun.
-unsafe extern "C" fn find_relocated(object: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid object with so many headers, and `words_of_loader` its local.
-    let (object, found, headers) = unsafe {
-        let headers = std::slice::from_raw_parts((*object).dlpi_phdr, (*object).dlpi_phnum.into());
-        (&*object, &mut *found.cast::<std::ops::Range<usize>>(), headers)
-    };
-    let start = |header: &libc::Elf64_Phdr| (object.dlpi_addr + header.p_vaddr) as usize;
-    let is_loader = |header: &libc::Elf64_Phdr| header.p_type == libc::PT_LOAD && is_loader(start(header));
-    if !headers.iter().any(is_loader) {
-        return 0;
-    }
-    if let Some(header) = headers.iter().find(|header| header.p_type == libc::PT_GNU_RELRO) {
-        *found = start(header)..start(header) + header.p_memsz as usize;
-    }
-    1
-}
-
-/// What is looked for in the C library's dynamic section.
-struct Wanted<'a> {
-    name: &'a CStr,
-    found: Option<Word>,
-}
-
 /// The word for a function that the C library calls by its name, if it does so through one only.
 pub fn word_for(name: &CStr) -> Option<Word> {
-    let mut wanted = Wanted { name, found: None };
-    // SAFETY: the callback runs only during this call.
-    unsafe { each_object(find_word, (&raw mut wanted).cast()) };
-    wanted.found
+    let mut word = None;
+    each_object(|object| {
+        let is_libc = object.parts(libc::PT_LOAD).any(|segment| segment == code());
+        if is_libc {
+            word = word_in(object, name);
+        }
+        is_libc
+    });
+    word
 }
 
-/// Looks for the word in the object whose code is the C library's.
-unsafe extern "C" fn find_word(object: *mut libc::dl_phdr_info, _size: usize, wanted: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid object, and `word_for` its local. The object has that many headers.
-    let (object, wanted, headers) = unsafe {
-        let headers = std::slice::from_raw_parts((*object).dlpi_phdr, (*object).dlpi_phnum.into());
-        (&*object, &mut *wanted.cast::<Wanted<'_>>(), headers)
-    };
-    let base = object.dlpi_addr as usize;
-    let range =
-        |header: &libc::Elf64_Phdr| base + header.p_vaddr as usize..base + (header.p_vaddr + header.p_memsz) as usize;
-    let of = |kind| headers.iter().find(|header| header.p_type == kind).map(range);
-    if !headers.iter().any(|header| header.p_type == libc::PT_LOAD && range(header) == code()) {
-        return 0;
-    }
-    let Some(dynamic) = of(libc::PT_DYNAMIC) else { return 1 };
+/// The same in the object whose code is the C library's.
+fn word_in(object: &Object<'_>, name: &CStr) -> Option<Word> {
+    let base = object.base;
+    let dynamic = object.parts(libc::PT_DYNAMIC).next()?;
     // SAFETY: the C library's dynamic section, which ends with a zero. Its tables are readable, and have the lengths
     // that it says; a symbol begins with the place of its name.
     let addr = unsafe {
@@ -159,7 +152,7 @@ unsafe extern "C" fn find_word(object: *mut libc::dl_phdr_info, _size: usize, wa
         let (symbols, names) = (place(SYMTAB), place(STRTAB));
         let named = |entry: &[usize; 3]| {
             let symbol = (symbols + (entry[1] >> 32) * SYMBOL_BYTES) as *const u32;
-            CStr::from_ptr((names + symbol.read() as usize) as *const c_char) == wanted.name
+            CStr::from_ptr((names + symbol.read() as usize) as *const c_char) == name
         };
         let tables = [(place(RELA), value(RELASZ)), (place(JMPREL), value(PLTRELSZ))];
         let entries = tables.iter().flat_map(|&(at, len)| match len {
@@ -169,9 +162,8 @@ unsafe extern "C" fn find_word(object: *mut libc::dl_phdr_info, _size: usize, wa
         let mut words = entries.filter(|entry| entry[1] >> 32 != 0 && named(entry)).map(|entry| base + entry[0]);
         words.next().filter(|_| words.next().is_none())
     };
-    let read_only = of(libc::PT_GNU_RELRO).map_or(0..0, |range| range.start..range.end & !4095);
-    wanted.found = addr.map(|addr| Word { addr, is_read_only: read_only.contains(&addr) });
-    1
+    let read_only = object.parts(libc::PT_GNU_RELRO).next().map_or(0..0, |range| range.start..range.end & !4095);
+    addr.map(|addr| Word { addr, is_read_only: read_only.contains(&addr) })
 }
 
 /// Tags of the dynamic section, and the lengths of what they refer to.
@@ -203,7 +195,7 @@ pub(super) unsafe fn dynamic_value(section: usize, tag: usize) -> Option<usize> 
 }
 
 /// The address range of the C library's code.
-pub fn code() -> std::ops::Range<usize> {
+pub fn code() -> Range<usize> {
     LIBC.range()
 }
 

@@ -26,10 +26,10 @@ pub(crate) use aliases;
 
 /// Declares `static NAME: Real<type>` for the C library's function `name`, which is looked up at the start.
 macro_rules! real {
-    ($constant:ident = $name:literal: fn($($type:ty),*) -> $result:ty) => {
+    ($visible:vis $constant:ident = $name:literal: fn($($type:ty),*) -> $result:ty) => {
         #[used]
         #[unsafe(link_section = "folioswap_real")]
-        static $constant: $crate::ground::real::Real<unsafe extern "C-unwind" fn($($type),*) -> $result> =
+        $visible static $constant: $crate::ground::real::Real<unsafe extern "C-unwind" fn($($type),*) -> $result> =
             $crate::ground::real::Real::new($name);
     };
 }

@@ -26,12 +26,17 @@ const SPAN_BYTES: usize = 64 << 30;
 const PART_OF_LIMIT: u64 = 16;
 const LEAST_SPAN_BYTES: usize = 32 << 20;
 
-/// How many addresses a heap asks for first.
-pub fn wanted_bytes() -> usize {
+/// The soft and the hard limit of this kind that the kernel has for this process.
+pub fn limits(what: u32) -> [u64; 2] {
     let mut limits = libc::rlimit64 { rlim_cur: libc::RLIM64_INFINITY, rlim_max: libc::RLIM64_INFINITY };
     // SAFETY: the kernel fills in the local.
-    unsafe { own!(libc::SYS_prlimit64, 0, libc::RLIMIT_AS, 0usize, &raw mut limits) };
-    let part = usize::try_from(limits.rlim_cur / PART_OF_LIMIT).unwrap_or(SPAN_BYTES);
+    unsafe { own!(libc::SYS_prlimit64, 0, what, 0usize, &raw mut limits) };
+    [limits.rlim_cur, limits.rlim_max]
+}
+
+/// How many addresses a heap asks for first.
+pub fn wanted_bytes() -> usize {
+    let part = usize::try_from(limits(libc::RLIMIT_AS)[0] / PART_OF_LIMIT).unwrap_or(SPAN_BYTES);
     part.clamp(LEAST_SPAN_BYTES, SPAN_BYTES) & !(OPENED_BYTES - 1)
 }
 

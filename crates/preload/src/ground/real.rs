@@ -249,7 +249,6 @@ pub unsafe fn raw_result(number: c_long, arguments: &[usize; 6]) -> isize {
     said
 }
 
-#[cfg(target_arch = "x86_64")]
 unsafe fn instruction(number: c_long, &[a, b, c, d, e, f]: &[usize; 6]) -> isize {
     let result;
     // SAFETY: the caller's call. The instruction keeps all registers but those declared here.
@@ -259,20 +258,6 @@ unsafe fn instruction(number: c_long, &[a, b, c, d, e, f]: &[usize; 6]) -> isize
             inlateout("rax") number as isize => result,
             in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
             lateout("rcx") _, lateout("r11") _, options(nostack),
-        );
-    }
-    result
-}
-
-#[cfg(target_arch = "aarch64")]
-unsafe fn instruction(number: c_long, &[a, b, c, d, e, f]: &[usize; 6]) -> isize {
-    let result;
-    // SAFETY: the caller's call. The instruction keeps all registers but those declared here.
-    unsafe {
-        std::arch::asm!(
-            "svc 0",
-            in("x8") number, inlateout("x0") a => result,
-            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f, options(nostack),
         );
     }
     result

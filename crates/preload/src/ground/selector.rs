@@ -60,21 +60,13 @@ pub fn open() {
 /// Makes a call of this library's own from outside the C library. It must not raise a signal whose handler is the
 /// program's.
 pub fn unseen<R>(call: impl FnOnce() -> R) -> R {
-    if !ARMED.get() {
-        return call();
-    }
-    // SAFETY: this thread's own byte.
-    let kept = unsafe { at().replace(ALLOW) };
-    let result = call();
-    // SAFETY: as above.
-    unsafe { *at() = kept };
-    result
+    if ARMED.get() { with_net_open(call) } else { call() }
 }
 
 /// Runs `work` with the net open. For a handler's code that has left the alternate stack: the kernel would put the next
 /// signal's frame over those of the handler. Even the vDSO makes system calls where the clock source is not the TSC.
 pub fn with_net_open<R>(work: impl FnOnce() -> R) -> R {
-    // SAFETY: this thread's own byte, and the caller's signals are blocked, so nothing else uses it.
+    // SAFETY: this thread's own byte. What interrupts this leaves it as it was.
     let before = unsafe { at().replace(ALLOW) };
     let result = work();
     // SAFETY: as above.

@@ -1,9 +1,9 @@
 //! Which loaded objects define a symbol, by their own tables. dlsym finds that, too. But where it finds nothing it
 //! allocates the text for dlerror, by an allocator of the program's that may not be ready before `main`.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char};
 
-use crate::ground::c_library::{STRTAB, SYMTAB, dynamic_value, each_object};
+use crate::ground::c_library::{Object, STRTAB, SYMTAB, dynamic_value, each_object};
 
 /// The tags of the hash tables of symbols, and of the table of their versions.
 const HASH: usize = 4;
@@ -40,8 +40,10 @@ impl Objects {
     /// Those that are loaded now. They must stay so.
     pub fn loaded() -> Self {
         let mut objects = Objects(Vec::new());
-        // SAFETY: the callback gets this local, and runs only during this call.
-        unsafe { each_object(note, (&raw mut objects).cast()) };
+        each_object(|object| {
+            objects.0.extend(Tables::of(object));
+            false
+        });
         objects
     }
 
@@ -65,6 +67,25 @@ impl Objects {
 }
 
 impl Tables {
+    /// Those of an object, if it has some.
+    fn of(object: &Object<'_>) -> Option<Tables> {
+        let (base, here) = (object.base, Tables::of as *const () as usize);
+        let dynamic = object.parts(libc::PT_DYNAMIC).next()?;
+        // SAFETY: the object's dynamic section, which ends with a zero. The loader has made most places in it
+        // addresses.
+        let value = |tag| unsafe { dynamic_value(dynamic.start, tag) };
+        let place = |tag| value(tag).map(|at| if at < base { at + base } else { at });
+        Some(Tables {
+            symbols: place(SYMTAB)? as *const Symbol,
+            names: place(STRTAB)? as *const c_char,
+            hashed: place(GNU_HASH).map(|at| at as *const u32),
+            // SAFETY: the table begins with the numbers of its buckets and of the symbols.
+            nr_symbols: place(HASH).map_or(0, |at| unsafe { *(at as *const u32).add(1) } as usize),
+            versions: place(VERSIONS).map(|at| at as *const u16),
+            is_own: object.has(here),
+        })
+    }
+
     /// # Safety
     /// The object is loaded.
     unsafe fn define(&self, name: &CStr, hash: u32, also_old: bool) -> bool {
@@ -111,36 +132,6 @@ impl Tables {
                 && CStr::from_ptr(self.names.add(symbol.name as usize)) == name
         }
     }
-}
-
-/// Notes the tables of an object.
-unsafe extern "C" fn note(object: *mut libc::dl_phdr_info, _size: usize, objects: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid object with so many headers, and `objects` is a local of `loaded`.
-    let (object, objects, headers) = unsafe {
-        let headers = std::slice::from_raw_parts((*object).dlpi_phdr, (*object).dlpi_phnum.into());
-        (&*object, &mut *objects.cast::<Objects>(), headers)
-    };
-    let base = object.dlpi_addr as usize;
-    let start = |header: &libc::Elf64_Phdr| base + header.p_vaddr as usize;
-    let holds = |header: &&libc::Elf64_Phdr, addr: usize| {
-        header.p_type == libc::PT_LOAD && addr.wrapping_sub(start(header)) < header.p_memsz as usize
-    };
-    let here = note as *const () as usize;
-    let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else { return 0 };
-    // SAFETY: the object's dynamic section, which ends with a zero. The loader has made most places in it addresses.
-    let place = |tag| unsafe { dynamic_value(start(dynamic), tag) }.map(|at| if at < base { at + base } else { at });
-    if let (Some(symbols), Some(names)) = (place(SYMTAB), place(STRTAB)) {
-        objects.0.push(Tables {
-            symbols: symbols as *const Symbol,
-            names: names as *const c_char,
-            hashed: place(GNU_HASH).map(|at| at as *const u32),
-            // SAFETY: the table begins with the numbers of its buckets and of the symbols.
-            nr_symbols: place(HASH).map_or(0, |at| unsafe { *(at as *const u32).add(1) } as usize),
-            versions: place(VERSIONS).map(|at| at as *const u16),
-            is_own: headers.iter().any(|header| holds(&header, here)),
-        });
-    }
-    0
 }
 
 #[cfg(test)]

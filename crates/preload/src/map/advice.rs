@@ -15,9 +15,7 @@ use crate::memory::access::{self, Access};
 use crate::memory::pages::pages;
 use crate::memory::{known, open_pages};
 
-/// Linux 5.18, 6.1 and 6.13. The libc crate lacks them for some targets.
-const MADV_DONTNEED_LOCKED: c_int = 24;
-const MADV_COLLAPSE: c_int = 25;
+/// Linux 6.13. The libc crate lacks them.
 const MADV_GUARD_INSTALL: c_int = 102;
 pub const MADV_GUARD_REMOVE: c_int = 103;
 
@@ -53,7 +51,7 @@ enum Then {
 /// Tells the engine of advice about managed memory.
 fn advise_managed(space: &RawSpace, part: &Range<usize>, advice: c_int) -> Then {
     match advice {
-        libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => {
+        libc::MADV_DONTNEED | libc::MADV_DONTNEED_LOCKED => {
             // SAFETY: the program declares that it does not need the content of these pages.
             unsafe { space.discard(part.start, part.len()) };
             Then::Others
@@ -80,7 +78,7 @@ fn advise_managed(space: &RawSpace, part: &Range<usize>, advice: c_int) -> Then 
             Then::Others
         }
         // What comes in comes in huge pages where it can. The kernel may be told to make none itself.
-        MADV_COLLAPSE => {
+        libc::MADV_COLLAPSE => {
             if part.len() as u64 <= space.memory() / 4 {
                 space.touch(part.start, part.len());
             }
@@ -221,7 +219,7 @@ fn advise(start: usize, len: usize, advice: c_int) -> c_int {
         MADV_GUARD_INSTALL => return install_guards(space, &range),
         MADV_GUARD_REMOVE => return remove_guards(space, &range),
         libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => return populate(space, &range, advice),
-        MADV_COLLAPSE if is_within_block(&range) => return kernel_advise(&range, advice),
+        libc::MADV_COLLAPSE if is_within_block(&range) => return kernel_advise(&range, advice),
         _ => {}
     }
     in_order(space, &range, |part, is_managed| {

@@ -1,12 +1,10 @@
 //! Memory that the program has when it begins: its zeroed data (.bss), which may be an array of Fortran's or of C's and
 //! all that it has, and what an allocator of its own or a constructor has mapped before this library's.
 
-use std::ffi::{c_int, c_void};
-use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
 use folioswap::{PAGE_SIZE, RangeSet, RawSpace};
+use folioswap_sys::pagemap::Pagemap;
 use folioswap_sys::{said, static_tls};
 
 use crate::ground::c_library;
@@ -55,48 +53,29 @@ fn nameless(line: &str) -> Option<Range<usize>> {
 /// The addresses of this library.
 fn own_object() -> Range<usize> {
     let mut found = 0..0;
-    // SAFETY: the callback gets the range, which lives as long as this call.
-    unsafe { c_library::each_object(note_own, (&raw mut found).cast()) };
-    found
-}
-
-/// Notes the addresses of an object, if it is this library.
-unsafe extern "C" fn note_own(object: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a valid object with so many headers, and `found` is the range of `own_object`.
-    let (object, found, headers) = unsafe {
-        let object = &*object;
-        let headers = std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
-        (object, &mut *found.cast::<Range<usize>>(), headers)
-    };
-    let segments = headers.iter().filter(|header| header.p_type == libc::PT_LOAD).map(|header| {
-        let start = (object.dlpi_addr + header.p_vaddr) as usize;
-        start..start + header.p_memsz as usize
+    c_library::each_object(|object| {
+        let is_this = object.has(own_object as *const () as usize);
+        if is_this {
+            let all = object.parts(libc::PT_LOAD).reduce(|one, next| one.start.min(next.start)..one.end.max(next.end));
+            let all = all.unwrap_or_default();
+            found = all.start..all.end.next_multiple_of(PAGE_SIZE);
+        }
+        is_this
     });
-    let all = segments.reduce(|one, next| one.start.min(next.start)..one.end.max(next.end)).unwrap_or_default();
-    let is_this = all.contains(&(own_object as *const () as usize));
-    if is_this {
-        *found = all.start..all.end.next_multiple_of(PAGE_SIZE);
-    }
-    is_this.into()
+    found
 }
 
 /// The parts that hold nothing yet. None, if the kernel does not say.
 fn untouched(range: &Range<usize>) -> Vec<Range<usize>> {
-    /// A page is in RAM, or in the kernel's swap.
-    const HAS_CONTENT: u64 = 3 << 62;
-    const ENTRY_BYTES: usize = size_of::<u64>();
-    let Ok(file) = File::open("/proc/self/pagemap") else { return Vec::new() };
+    const NR_AT_ONCE: usize = 512;
     let mut parts: Vec<Range<usize>> = Vec::new();
-    let mut buffer = [0; 512 * ENTRY_BYTES];
-    for page in range.clone().step_by(512 * PAGE_SIZE) {
-        let entries = &mut buffer[..((range.end - page) / PAGE_SIZE).min(512) * ENTRY_BYTES];
-        if file.read_exact_at(entries, (page / PAGE_SIZE * ENTRY_BYTES) as u64).is_err() {
-            return Vec::new();
-        }
-        for (index, entry) in entries.as_chunks::<ENTRY_BYTES>().0.iter().enumerate() {
-            let page = page + index * PAGE_SIZE;
+    let Ok(pagemap) = Pagemap::open() else { return parts };
+    for start in range.clone().step_by(NR_AT_ONCE * PAGE_SIZE) {
+        let pages = start..range.end.min(start + NR_AT_ONCE * PAGE_SIZE);
+        let Ok(filled) = pagemap.filled(pages.clone()) else { return Vec::new() };
+        for (page, is_filled) in pages.step_by(PAGE_SIZE).zip(filled) {
             match parts.last_mut() {
-                _ if u64::from_ne_bytes(*entry) & HAS_CONTENT != 0 => {}
+                _ if is_filled => {}
                 Some(last) if last.end == page => last.end += PAGE_SIZE,
                 _ => parts.push(page..page + PAGE_SIZE),
             }

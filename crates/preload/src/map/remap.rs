@@ -22,8 +22,6 @@ use crate::memory::open_pages;
 use crate::memory::pages::{are_possible, pages};
 use crate::memory::refused;
 
-const MREMAP_DONTUNMAP: c_int = 4;
-
 const PLAIN_MOVE: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
 
 /// The arguments of `mremap`, in whole pages.
@@ -41,7 +39,7 @@ impl Request {
 
     /// Whether the kernel may accept it: the arguments fit each other, and the ranges are possible and do not overlap.
     fn is_sound(&self) -> bool {
-        let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | MREMAP_DONTUNMAP;
+        let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
         let to = self.target..self.target.saturating_add(self.new_len);
         let is_apart = || to.start >= self.old.end || self.old.start >= to.end;
         self.flags & !known == 0
@@ -50,8 +48,8 @@ impl Request {
             && are_possible(&(0..self.new_len))
             && self.new_len > 0
             && (!self.has(libc::MREMAP_FIXED) || are_possible(&to) && is_apart())
-            && (self.has(libc::MREMAP_MAYMOVE) || !self.has(libc::MREMAP_FIXED | MREMAP_DONTUNMAP))
-            && (!self.has(MREMAP_DONTUNMAP) || self.old.len() == self.new_len)
+            && (self.has(libc::MREMAP_MAYMOVE) || !self.has(libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP))
+            && (!self.has(libc::MREMAP_DONTUNMAP) || self.old.len() == self.new_len)
     }
 
     /// The last page of the old range.
@@ -160,14 +158,14 @@ impl Request {
 
     /// Notes where the mapping is now.
     fn note_moved(&self, leaving: &Leaving, at: usize) {
-        known::moved(leaving, &self.old, &(at..at + self.new_len), self.has(MREMAP_DONTUNMAP));
+        known::moved(leaving, &self.old, &(at..at + self.new_len), self.has(libc::MREMAP_DONTUNMAP));
     }
 
     /// Notes where these parts of it are now. What lies between their new places has stayed there.
     fn note_parts_moved(&self, leaving: &Leaving, parts: &[Range<usize>], new: &[Range<usize>]) {
         open_pages::note_closed(&(self.kept().end..self.old.end));
         for (part, new) in parts.iter().zip(new) {
-            known::moved(leaving, part, new, self.has(MREMAP_DONTUNMAP));
+            known::moved(leaving, part, new, self.has(libc::MREMAP_DONTUNMAP));
         }
     }
 
@@ -279,7 +277,7 @@ fn move_to_target(space: &RawSpace, request: &Request) -> io::Result<usize> {
         new_len: *new_len,
         alike: old.start % BLOCK_BYTES == to.start % BLOCK_BYTES,
         replaced: &replaced,
-        keeps_old: request.has(MREMAP_DONTUNMAP),
+        keeps_old: request.has(libc::MREMAP_DONTUNMAP),
     };
     // SAFETY: the program gives up what is at the target.
     let (moved, leaving) = unsafe { relocate(space, ranges, || request.carry(space, to.start)) }?;
@@ -310,7 +308,7 @@ fn move_somewhere(space: &RawSpace, request: &Request) -> io::Result<usize> {
         new_len: *new_len,
         alike: place.is_some(),
         replaced: &[],
-        keeps_old: request.has(MREMAP_DONTUNMAP),
+        keeps_old: request.has(libc::MREMAP_DONTUNMAP),
     };
     let call = || match &place {
         Some(place) => request.carry(space, place.addr() + offset),
@@ -369,7 +367,7 @@ fn remap_managed(space: &RawSpace, request: &Request) -> io::Result<usize> {
     if request.has(libc::MREMAP_FIXED) {
         return move_to_target(space, request);
     }
-    if !request.has(MREMAP_DONTUNMAP) {
+    if !request.has(libc::MREMAP_DONTUNMAP) {
         match resize(space, request) {
             Err(error) if request.has(libc::MREMAP_MAYMOVE) && error.raw_os_error() == Some(libc::ENOMEM) => {}
             done => return done.inspect(|&at| request.note_moved(&known::leave(&request.old), at)),

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use folioswap::BLOCK_BYTES;
 
 use crate::ground::{guard, state};
+use crate::memory::resident;
 
 /// The longest transfer for which folios are held at a time.
 const PIECE_BYTES: usize = 4 << 20;
@@ -45,22 +46,14 @@ impl Held {
     pub fn new(addr: usize, len: usize) -> Held {
         let ours = len > 0 && state::overlaps(addr, len) && !guard::inside();
         let part = if ours { addr..addr + len } else { 0..0 };
-        if let Some(space) = state::space().filter(|_| !part.is_empty()) {
-            let _guard = guard::enter();
-            // SAFETY: the program passes this range to a call, so it has mapped it.
-            state::keeping_errno(|| unsafe { space.hold(part.start, part.len()) });
-        }
+        resident::hold_all(part.start, part.len());
         Held(part)
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(space) = state::space().filter(|_| !self.0.is_empty()) {
-            let _guard = guard::enter();
-            // SAFETY: `new` held this range.
-            state::keeping_errno(|| unsafe { space.release_hold(self.0.start, self.0.len()) });
-        }
+        resident::release(self.0.start, self.0.len());
     }
 }
 

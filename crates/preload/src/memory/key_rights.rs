@@ -11,9 +11,9 @@ use libc::ucontext_t;
 /// Where the rights lie in the state of the FPU; 0: there are no keys.
 static PLACE: AtomicUsize = AtomicUsize::new(0);
 
-/// Where the kernel describes that state, and how it begins.
-const DESCRIBED_AT: usize = 464;
-const EXTENDED: u32 = 0x4650_5853;
+/// Where the kernel describes that state, in its legacy part, and how that begins if there is more.
+pub const DESCRIBED_AT: usize = 464;
+pub const EXTENDED: u32 = 0x4650_5853;
 /// Where the state says which of its components it has. Those that it has not are zero.
 const COMPONENTS_AT: usize = 512;
 const RIGHTS: u64 = 1 << 9;

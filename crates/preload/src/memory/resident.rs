@@ -16,9 +16,15 @@ pub fn bring_in(addr: usize, len: usize) {
 
 /// Holds a range in RAM, if it is managed: memory that the kernel writes to on its own.
 pub fn hold(addr: usize, len: usize) {
+    if state::is_managed(addr) {
+        hold_all(addr, len);
+    }
+}
+
+/// The same whether or not its first byte is managed.
+pub fn hold_all(addr: usize, len: usize) {
     if let Some(space) = state::space()
         && len > 0
-        && state::is_managed(addr)
     {
         let _guard = guard::enter();
         // SAFETY: the program has mapped this memory.

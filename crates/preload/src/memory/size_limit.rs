@@ -1,23 +1,16 @@
 //! The limit of file sizes. A write that reaches it ends there, and only one that begins there raises SIGXFSZ. A long
 //! write that this library splits must therefore raise none for its later pieces.
 
-use libc::{rlimit, timespec};
+use libc::timespec;
 
 use crate::ground::real::own;
-use crate::ground::state;
+use crate::ground::{heap, state};
 
 static SIGNAL: u64 = 1 << (libc::SIGXFSZ - 1);
 
-fn is_limited() -> bool {
-    let mut limit = rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel fills in the local.
-    unsafe { own!(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, 0usize, &raw mut limit) };
-    limit.rlim_cur != libc::RLIM_INFINITY
-}
-
 /// Makes a further piece of a write.
 pub fn go_on(call: impl FnOnce() -> isize) -> isize {
-    if !state::keeping_errno(is_limited) {
+    if state::keeping_errno(|| heap::limits(libc::RLIMIT_FSIZE))[0] == libc::RLIM_INFINITY {
         return call();
     }
     let (mut before, mut waiting) = (0u64, 0u64);

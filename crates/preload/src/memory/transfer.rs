@@ -89,25 +89,23 @@ pub fn kind_for_read(fd: c_int) -> Kind {
 
 /// The length is a regular file's.
 fn kind_and_length(fd: c_int) -> (Kind, Option<i64>) {
-    // SAFETY: all zeroes is a valid `stat`, and the kernel fills in the locals.
+    let Some(about) = about(fd) else { return (Kind::Stream, None) };
+    let kind = match about.st_mode & libc::S_IFMT {
+        libc::S_IFREG => return (Kind::Storage, Some(about.st_size)),
+        libc::S_IFBLK => Kind::Storage,
+        libc::S_IFCHR => Kind::Characters,
+        libc::S_IFSOCK if number_of(fd, libc::SO_TYPE).is_some_and(|is| is != libc::SOCK_STREAM) => Kind::Datagrams,
+        _ => Kind::Stream,
+    };
+    (kind, None)
+}
+
+/// What the kernel says of a descriptor.
+fn about(fd: c_int) -> Option<libc::stat> {
+    // SAFETY: all zeroes is a valid `stat`, which the kernel fills in.
     unsafe {
         let mut about: libc::stat = std::mem::zeroed();
-        if own!(libc::SYS_fstat, fd, &raw mut about) != 0 {
-            return (Kind::Stream, None);
-        }
-        let (mut socket, mut len) = (libc::SOCK_STREAM, size_of::<c_int>() as u32);
-        let kind = match about.st_mode & libc::S_IFMT {
-            libc::S_IFREG => return (Kind::Storage, Some(about.st_size)),
-            libc::S_IFBLK => Kind::Storage,
-            libc::S_IFCHR => Kind::Characters,
-            libc::S_IFSOCK => {
-                let (level, name) = (libc::SOL_SOCKET, libc::SO_TYPE);
-                own!(libc::SYS_getsockopt, fd, level, name, &raw mut socket, &raw mut len);
-                if socket == libc::SOCK_STREAM { Kind::Stream } else { Kind::Datagrams }
-            }
-            _ => Kind::Stream,
-        };
-        (kind, None)
+        (own!(libc::SYS_fstat, fd, &raw mut about) == 0).then_some(about)
     }
 }
 
@@ -146,7 +144,7 @@ pub enum Awaits {
 pub fn goes_on(awaits: Awaits, events: i16) -> bool {
     real!(PPOLL = c"ppoll": fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int);
     let (Awaits::More(fd) | Awaits::MoreUncancelled(fd)) = awaits else { return true };
-    if events == libc::POLLOUT && !is_pipe(fd) {
+    if events == libc::POLLOUT && about(fd).is_none_or(|about| about.st_mode & libc::S_IFMT != libc::S_IFIFO) {
         return true;
     }
     if events == libc::POLLIN && is_at_mark(fd) {
@@ -194,14 +192,6 @@ pub fn number_of(fd: c_int, option: c_int) -> Option<c_int> {
     // SAFETY: the kernel fills in locals of their sizes.
     let asked = || unsafe { own!(libc::SYS_getsockopt, fd, libc::SOL_SOCKET, option, &raw mut value, &raw mut len) };
     (state::keeping_errno(asked) == 0).then_some(value)
-}
-
-fn is_pipe(fd: c_int) -> bool {
-    // SAFETY: all zeroes is a valid `stat`, which the kernel fills in.
-    unsafe {
-        let mut about: libc::stat = std::mem::zeroed();
-        own!(libc::SYS_fstat, fd, &raw mut about) == 0 && about.st_mode & libc::S_IFMT == libc::S_IFIFO
-    }
 }
 
 /// Receives into a buffer. `call(at, len, done)` is the system call for a piece that begins `done` bytes in.

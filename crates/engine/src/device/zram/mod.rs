@@ -20,11 +20,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 use folioswap_core::pool::{EmptyGroup, NR_CLASSES, ObjectId, Pool, SizeClass};
 use folioswap_core::{NodeId, Order, PAGE_SIZE, SlotId};
 use folioswap_sys::memory::{self, Reservation};
-use folioswap_sys::numa;
 
 use self::codec::{Workspace, Workspaces};
 use self::entry::{Entry, UNIT, unit_at};
-use super::{Codec, Device, MemoryUse, OnFreed, Refusal};
+use super::{Codec, Device, MemoryUse, OnFreed, Refusal, ram};
 use crate::config::error::Error;
 use crate::config::size::Bytes;
 use crate::process::fatal;
@@ -98,15 +97,11 @@ impl ZramDevice {
             .and_then(|memory| {
                 // Memory of objects is given back by the page.
                 let _ = memory::advise_nohugepage(memory.addr(), len);
-                memory.dontfork(memory.range())?;
+                memory::dontfork(memory.addr(), len)?;
                 Ok(memory)
             })
             .map_err(Error::system("reserving compressed RAM"))?;
-        if let Some(node) = node
-            && let Err(error) = numa::bind(memory.addr(), len, node.index())
-        {
-            fatal::say(&format!("swap in RAM: its memory could not be bound to node {} ({error})", node.get()));
-        }
+        ram::bind(&memory, node);
         let nr_clusters = (limit * SLOTS_PER_PAGE).div_ceil(Order::HUGE.bytes());
         // Each running thread uses one at a time. The surplus is for threads that were preempted while they had one.
         let nr_workspaces = 2 * std::thread::available_parallelism().map_or(1, usize::from) + 2;
@@ -434,8 +429,7 @@ impl Device for ZramDevice {
     }
 
     fn let_children_have(&self, have: bool) -> io::Result<()> {
-        let memory = &self.store.memory;
-        if have { memory::dofork(memory.addr(), memory.len()) } else { memory::dontfork(memory.addr(), memory.len()) }
+        ram::let_children_have(&self.store.memory, have)
     }
 
     fn name(&self) -> String {
