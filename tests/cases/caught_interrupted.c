@@ -4,6 +4,7 @@
 // run, with the program's own registers, and the call ends as in the kernel.
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -44,11 +45,23 @@ static void set_handler(int number, void *handler, int flags) {
 
 static void send(int number) { check(call(SYS_tgkill, getpid(), gettid(), number, 0) == 0, "tgkill"); }
 
+// Waits until a process is in read(2). Its number is 0.
+static void wait_for_read(pid_t process) {
+    char path[64], text[8] = "";
+    snprintf(path, sizeof path, "/proc/%d/syscall", process);
+    for (int turn = 0; turn < 20000 && strncmp(text, "0 0x", 4); turn++) {
+        const int about = open(path, O_RDONLY);
+        if (about < 0 || read(about, text, sizeof text - 1) < 0) _exit(2);
+        close(about);
+        usleep(1000);
+    }
+}
+
 // Sends a signal from another process, which also writes a byte.
 static pid_t send_soon(int number, int writes) {
     const pid_t parent = getpid(), child = fork();
     if (child) return child;
-    usleep(30000);
+    wait_for_read(parent);
     kill(parent, number);
     usleep(30000);
     if (writes && write(ends[1], "x", 1) != 1) _exit(1);
