@@ -13,6 +13,9 @@ use crate::order::Order;
 /// folios, which leave RAM one by one.
 const WHOLE_PATIENCE: Duration = Duration::from_millis(2);
 
+/// The time between two looks counts for this at most: the process may have been stopped meanwhile.
+const MOST_COUNTED: Duration = Duration::from_secs(5);
+
 /// How often a thread looks again at frames that were freed after it looked. Others may take them first.
 const MOST_LATE: usize = 64;
 
@@ -27,8 +30,10 @@ pub struct Shortage {
     nr_late: usize,
     /// Since when this thread has waited.
     begun: Option<Instant>,
-    /// Since when no frame was freed.
+    /// Since when no frame was freed, later by what does not count.
     since: Option<Instant>,
+    /// When this thread last looked.
+    looked: Option<Instant>,
 }
 
 /// What to do after a failed attempt.
@@ -50,7 +55,7 @@ pub enum Miss {
 impl Shortage {
     /// No attempt yet.
     pub fn new(order: Order) -> Self {
-        Shortage { order, freed: 0, progress: false, nr_late: 0, begun: None, since: None }
+        Shortage { order, freed: 0, progress: false, nr_late: 0, begun: None, since: None, looked: None }
     }
 
     /// To be called before each attempt, with the count of freed frames.
@@ -74,6 +79,8 @@ impl Shortage {
         if self.are_scattered(zones, contiguity) || self.waits_in_vain(zones, now) {
             return Miss::Scattered;
         }
+        let between = self.looked.replace(now).map_or(Duration::ZERO, |looked| now.duration_since(looked));
+        self.since = self.since.map(|since| since + between.saturating_sub(MOST_COUNTED));
         if std::mem::take(&mut self.progress) {
             self.since = self.since.map(|_| now); // other threads took the frames
         }
@@ -143,15 +150,32 @@ mod tests {
         let (zones, _) = taken(Order::HUGE);
         let begun = Instant::now();
         let mut shortage = Shortage::new(Order::HUGE);
+        let mut seen = (0, 7);
         let mut missed = |after_s: u64, freed: u32| {
-            shortage.attempt(freed);
-            shortage.missed(&zones, begun + Duration::from_secs(after_s), PATIENCE)
+            let (last_s, last_freed) = std::mem::replace(&mut seen, (after_s, freed));
+            let mut look = |at_s, freed| {
+                shortage.attempt(freed);
+                shortage.missed(&zones, begun + Duration::from_secs(at_s), PATIENCE)
+            };
+            (last_s + 1..after_s).for_each(|at_s| _ = look(at_s, last_freed));
+            look(after_s, freed)
         };
         assert_eq!([missed(0, 7), missed(19, 7)], [short(true, false), short(false, false)]);
         assert_eq!(missed(21, 7), short(false, true));
         assert_eq!([missed(22, 7), missed(41, 8)], [short(true, false), short(false, false)]);
         assert_eq!(missed(60, 8), short(false, false), "a frame was freed at 41 s");
         assert_eq!(missed(62, 8), short(false, true));
+    }
+
+    #[test]
+    fn the_time_for_which_the_process_is_stopped_does_not_count() {
+        let (zones, _) = taken(Order::PAGE);
+        let begun = Instant::now();
+        let mut shortage = Shortage::new(Order::PAGE);
+        let mut missed = |after_s: u64| shortage.missed(&zones, begun + Duration::from_secs(after_s), PATIENCE);
+        assert_eq!([missed(0), missed(100)], [short(true, false), short(false, false)]);
+        assert!((101..=115).all(|at_s| missed(at_s) == short(false, false)));
+        assert_eq!([missed(116), missed(117)], [short(false, true), short(true, false)]);
     }
 
     #[test]
