@@ -14,7 +14,7 @@ import resource
 import signal
 import subprocess
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 
 PR_SET_CHILD_SUBREAPER = 36
 KILL_AFTER_S = 5
@@ -228,15 +228,24 @@ class Run:
             print("  left behind and killed: " + ", ".join(leftovers), flush=True)
 
     def steps(self, steps, known, at_a_time):
-        """Runs steps, begun in this order, some at a time. What runs beside each other must not need each other. Each
-        runs below one of several processes, which ends what the step leaves."""
+        """Runs steps, begun in this order, some at a time. A step that needs another must come so much later that this
+        one has ended. Each runs below one of several processes, which ends what the step leaves."""
         with ProcessPoolExecutor(at_a_time, multiprocessing.get_context("fork")) as pool:
-            for total, passed_steps in pool.map(self.apart, steps, [known] * len(steps)):
-                self.total.passed += total.passed
-                self.total.failed += total.failed
-                self.total.skips += total.skips
-                self.total.failures += total.failures
-                self.passed_steps |= passed_steps
+            left, running = list(steps), set()
+            while left or running:
+                while left and len(running) < at_a_time:
+                    running.add(pool.submit(self.apart, left.pop(0), known))
+                ended, running = wait(running, return_when=FIRST_COMPLETED)
+                for step in ended:
+                    self.add(*step.result())
+
+    def add(self, total, passed_steps):
+        """Adds the results of a step that ran in another process."""
+        self.total.passed += total.passed
+        self.total.failed += total.failed
+        self.total.skips += total.skips
+        self.total.failures += total.failures
+        self.passed_steps |= passed_steps
 
     def apart(self, step, known):
         """Runs a step in this process, a child. Returns its counts, and the names of all that have passed here."""

@@ -39,6 +39,9 @@ def inner(folder):
     slow = [Step(f"slow {n}", ["sleep", "2"], 20) for n in "ab"]
     run.steps([Step("detached beside others", ["sh", "-c", DETACHED], 20), *slow], known, 2)
     print(f"beside {len(run.passed_steps)} {time.monotonic() - begun < 5.5}")
+    chain = [Step("first", ["true"], 20), Step("second", ["true"], 20, ["first"]), Step("third", ["true"], 20, ["second"])]
+    run.steps(chain, {step.name for step in chain}, 1)
+    print(f"chain {[step.name in run.passed_steps for step in chain]}")
     print(f"left {len(descendants())}")
     run.deadline = time.monotonic() + 2
     run.step(Step("late", ["true"], 5), known)
@@ -59,7 +62,8 @@ def main():
         good &= expect("a hanging step ends in time", took_s < 150, f"took {took_s:.1f} s")
         good &= expect("a detached process is killed", "left 0" in lines and "sleep[" in result.stdout, result.stdout)
         good &= expect("steps run side by side and spare each other", "beside 5 True" in lines, result.stdout)
-        good &= expect("the closing line", lines[-1:] == ["5 passed, 4 failed, 1 skipped"], lines[-1:])
+        good &= expect("a step finds that what it needs has passed", "chain [True, True, True]" in lines, result.stdout)
+        good &= expect("the closing line", lines[-1:] == ["8 passed, 4 failed, 1 skipped"], lines[-1:])
         named = ["failed:", "  stubborn: over its limit of 1 s", "  absent program: ", "  says that it has failed: exit status 0; it"]
         good &= expect("what failed is named at the end", all(f"\n{name}" in result.stdout for name in named), lines[-12:])
         good &= expect("failure is the exit status", result.returncode == 1, result.returncode)

@@ -9,12 +9,13 @@
 static char *from, *to;
 static volatile int is_over;
 static void *advise(void *range) {
-    while (!is_over) madvise(range, LEN, MADV_PAGEOUT), usleep(50);
+    char *first = (char *)((uintptr_t)range & -PAGE);
+    while (!is_over) madvise(first, LEN + PAGE, MADV_PAGEOUT), usleep(50);
     return NULL;
 }
 static void write_all(pid_t process, int by_number) {
     for (size_t at = 0; at < LEN;) {
-        // From an odd place, to one in two parts.
+        // Neither end lies at a page's begin.
         struct iovec source = {from + at, LEN - at}, parts[2] = {{to + at, (LEN - at) / 3}, {to + at + (LEN - at) / 3, LEN}};
         parts[1].iov_len = LEN - at - parts[0].iov_len;
         long done = by_number ? syscall(SYS_process_vm_writev, process, &source, 1, parts, 2, 0)
@@ -33,7 +34,7 @@ int main(void) {
     int go[2], done[2];
     long wrong;
     char byte = 0;
-    from = anonymous(LEN), to = anonymous(LEN);
+    from = anonymous(LEN + PAGE) + 120, to = anonymous(LEN + PAGE) + 2040;
     char *other = anonymous(48 * MIB);
     CHECK(pipe(go) == 0 && pipe(done) == 0, "pipes");
     pid_t child = fork();

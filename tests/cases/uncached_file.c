@@ -3,7 +3,7 @@
 // MAPPERS: move copy
 // NEEDS: root device:/dev/fuse
 // A FUSE file that is not cached: the kernel keeps the pages of a read until the server has answered, while a thread
-// advises that they leave RAM. By calls of the C library and by others.
+// advises that they leave RAM. By calls of the C library and by others, long and short, and by a stream without buffer.
 #include "check.h"
 #include <linux/fuse.h>
 #include <sched.h>
@@ -75,20 +75,26 @@ int main(void) {
     char *other = anonymous(48 * MIB);
     pthread_t thread;
     pthread_create(&thread, NULL, advise, NULL);
-    for (int round = 0; round < 4; round++) {
+    FILE *stream = fdopen(dup(file), "r");
+    setvbuf(stream, NULL, _IONBF, 0);
+    for (int round = 0; round < 6; round++) {
+        size_t step = round == 4 ? PAGE : round == 5 ? 200 : STEP, len = round < 4 ? LEN : 100 * step;
+        fseek(stream, round * LEN, SEEK_SET);
         memset(other, round, 48 * MIB);
         memset(memory, 1, LEN);
-        for (size_t at = 0; at < LEN; at += STEP) {
+        for (size_t at = 0; at < len; at += step) {
             off_t offset = round * LEN + at;
             struct iovec list[2] = {{memory + at, STEP / 2}, {memory + at + STEP / 2, STEP / 2}};
-            long got = round == 0   ? pread(file, memory + at, STEP, offset)
+            long got = round == 0   ? pread(file, memory + at, step, offset)
                        : round == 1 ? syscall(SYS_pread64, file, memory + at, STEP, offset)
                        : round == 2 ? preadv(file, list, 2, offset)
-                                    : syscall(SYS_preadv, file, list, 2, offset, 0);
-            CHECK(got == (long)STEP, "round %d: %ld", round, got);
+                       : round == 3 ? syscall(SYS_preadv, file, list, 2, offset, 0)
+                       : round == 4 ? pread(file, memory + at, step, offset)
+                                    : (long)fread(memory + at, 1, step, stream);
+            CHECK(got == (long)step, "round %d: %ld", round, got);
         }
         long nr_others = 0;
-        for (size_t at = 0; at < LEN; at += 8) nr_others += *(uint64_t *)(memory + at) != (round * LEN + at) * 7 + 1;
+        for (size_t at = 0; at < len; at += 8) nr_others += *(uint64_t *)(memory + at) != (round * LEN + at) * 7 + 1;
         CHECK(nr_others == 0, "round %d: %ld words", round, nr_others);
     }
     is_over = 1;

@@ -142,6 +142,8 @@ const EXEMPT: &[Exempt] = &[
     only(libc::SYS_ioctl, 1, 0xff00, USERFAULTFD),
     only(libc::SYS_ioctl, 1, u32::MAX, SIOCATMARK),
     any(libc::SYS_fstat),
+    any(libc::SYS_statx),
+    any(libc::SYS_fstatfs),
     any(libc::SYS_gettid),
     any(libc::SYS_pread64),
     any(libc::SYS_pwrite64),

@@ -63,7 +63,7 @@ unsafe fn hold(request: *mut aiocb, what: c_int) -> bool {
     }
     // SAFETY: the caller upholds this function's own contract. Reading the block faults it in.
     let (fd, at, len) = unsafe { ((*request).aio_fildes, (*request).aio_buf as usize, (*request).aio_nbytes) };
-    if !state::direct() && !transfer::pins(fd, at, len) {
+    if !state::direct() && transfer::pins(fd, at, len).is_none() {
         return true;
     }
     let block = Held::new(request as usize, size_of::<aiocb>());

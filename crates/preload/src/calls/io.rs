@@ -46,10 +46,8 @@ fn pieces_of(kind: fn(c_int) -> Kind, fd: c_int, buffer: *const c_void, len: usi
             Kind::Datagrams => Pieces::Whole,
             Kind::Stream => other,
         }
-    } else if transfer::pins(fd, buffer as usize, len) {
-        Pieces::Pinned
     } else {
-        other
+        transfer::pins(fd, buffer as usize, len).unwrap_or(other)
     }
 }
 

@@ -142,7 +142,7 @@ fn process_in(fd: c_int, name: &str) -> Option<pid_t> {
 }
 
 /// Whether a process has this one's memory: it is this one, or a child made by `clone` with CLONE_VM.
-fn is_own(process: pid_t) -> bool {
+pub fn is_own(process: pid_t) -> bool {
     const KCMP_VM: usize = 1;
     // SAFETY: take no pointers.
     unsafe {

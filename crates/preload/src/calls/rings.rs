@@ -2,7 +2,8 @@
 //! the call. `ring_calls` has the calls.
 //!
 //! In direct mode the memory of a request is held in RAM from its submission until its completion is seen. In both
-//! modes sends that would refer to pages of the program become plain ones. Rings are known by their descriptors, and by
+//! modes sends that would refer to pages of the program become plain ones, and rings whose submissions are not seen are
+//! refused. Rings are known by their descriptors, and by
 //! the mappings that the program makes of them.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};

@@ -42,11 +42,16 @@ pub unsafe fn written(stream: *mut FILE, len: usize, call: impl FnOnce() -> usiz
     }
 }
 
-/// Whether memory that a stream passes to the kernel needs a cover.
-fn is_covered(stream: *mut FILE, at: usize, len: usize) -> bool {
+/// Whether memory that a stream passes to the kernel needs a cover. `None`: it is the stream's buffer.
+///
+/// # Safety
+/// The caller's stream.
+unsafe fn is_covered(stream: *mut FILE, at: usize, len: usize, room: Option<usize>) -> bool {
+    // What is shorter than its buffer goes through that.
+    let is_passed_on = || room.is_none_or(|room| len >= room) && state::overlaps(at, len);
     // SAFETY: the caller's stream.
-    let fd = || state::keeping_errno(|| unsafe { libc::fileno(stream) });
-    cover::needed(at, len) || len >= LEAST_BYTES && state::overlaps(at, len) && transfer::pins(fd(), at, len)
+    let pins = || state::keeping_errno(|| unsafe { transfer::pins(libc::fileno(stream), at, len) }).is_some();
+    cover::needed(at, len) || is_passed_on() && pins()
 }
 
 /// How memory of the program's is transferred from or to a stream. `None`: by the plain call, which takes it through
@@ -55,9 +60,13 @@ fn is_covered(stream: *mut FILE, at: usize, len: usize) -> bool {
 /// # Safety
 /// The caller's stream.
 unsafe fn pieces(stream: *mut FILE, at: usize, bytes: Option<usize>, is_read: bool) -> Option<Pieces> {
-    let bytes = bytes.filter(|&bytes| is_covered(stream, at, bytes))?;
+    let bytes = bytes.filter(|&bytes| state::overlaps(at, bytes))?;
     // SAFETY: the caller's stream.
     let (room, fd) = state::keeping_errno(|| unsafe { (__fbufsize(stream), libc::fileno(stream)) });
+    // SAFETY: as above.
+    if !unsafe { is_covered(stream, at, bytes, Some(room)) } {
+        return None;
+    }
     // The C library goes on by itself where a signal interrupts it.
     let pieces = if is_read { io::read_pieces } else { io::pieces };
     let pieces = || pieces(fd, at as *const c_void, bytes, Pieces::All(Awaits::Nothing));
@@ -249,7 +258,7 @@ export! {
 export! {
     fn setvbuf(stream: *mut FILE, buffer: *mut c_char, mode: c_int, len: usize) -> c_int {
         // A managed buffer is not used. The stream gets one from the C library.
-        let buffer = if is_covered(stream, buffer as usize, len.max(1)) { std::ptr::null_mut() } else { buffer };
+        let buffer = if unsafe { is_covered(stream, buffer as usize, len.max(1), None) } { std::ptr::null_mut() } else { buffer };
         // SAFETY: the caller's call, perhaps without its buffer.
         unsafe { SETVBUF.get()(stream, buffer, mode, len) }
     }

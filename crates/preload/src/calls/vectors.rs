@@ -72,7 +72,7 @@ fn is_needed(fd: c_int, list: &[iovec]) -> bool {
     cover::needed(list.as_ptr() as usize, size_of_val(list))
         || list.iter().any(|buffer| {
             let (addr, len) = (buffer.iov_base as usize, buffer.iov_len);
-            cover::needed(addr, len) || transfer::pins(fd, addr, len)
+            cover::needed(addr, len) || transfer::pins(fd, addr, len).is_some()
         })
 }
 
@@ -217,7 +217,7 @@ fn plan(fd: c_int, total: usize, is_received: bool) -> Plan {
     let is_stream = false;
     let plan = |most, is_held, goes_on, is_message| Plan { most, is_held, goes_on, is_stream, is_message };
     if writes_to_process(fd, is_received) {
-        return plan(PAGE_SIZE, false, true, false);
+        return plan(MOST_STREAM_BYTES, false, true, false);
     }
     if total <= MOST_STREAM_BYTES {
         return plan(MOST_STREAM_BYTES, false, false, false);
@@ -236,9 +236,8 @@ fn plan(fd: c_int, total: usize, is_received: bool) -> Plan {
     }
 }
 
-/// Whether another process's memory is written where folios are copied. The kernel keeps all pages that it is to write
-/// to, and waits for what it reads: one of them may have left RAM by then. So it writes one at a time, from a buffer
-/// that is present.
+/// Whether another process's memory, or this one's, is written where folios are copied. The kernel keeps all pages that
+/// it is to write to, and waits for what it reads: one of them may have left RAM by then.
 fn writes_to_process(fd: c_int, is_received: bool) -> bool {
     fd == ANOTHER_PROCESS && !is_received && state::arena().is_some_and(|arena| arena.mapping() == Mapping::Copy)
 }
@@ -508,15 +507,33 @@ pub fn repeat_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: i
     remote::transfer_ranges(pid, local, ranges, call)
 }
 
-/// The same for a call that writes: it names no more than it writes to ([`writes_to_process`]).
+/// The same for a call that writes. Where folios are copied ([`writes_to_process`]) it writes to one page at a time,
+/// from a buffer that is present, and this process's own page is held. Another's may still leave RAM between the
+/// kernel's two steps.
 pub fn write_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: impl Fn(List, List) -> isize) -> isize {
     let rest = if writes_to_process(ANOTHER_PROCESS, false) { remote::rest(ranges, done) } else { Vec::new() };
     if rest.is_empty() {
         return repeat_ranges(pid, local, ranges, done, call);
     }
-    // SAFETY: the list of the transfer, of which this is a part.
-    let rest = part(&rest, 0, bytes_of(unsafe { buffers(local.0, local.1) }));
-    remote::transfer_ranges(pid, local, (rest.as_ptr(), rest.len()), call)
+    // SAFETY: the list of the transfer.
+    let local = unsafe { buffers(local.0, local.1) };
+    let (total, is_own) = (bytes_of(local).min(bytes_of(&rest)), remote::is_own(pid));
+    let mut written = 0;
+    while written < total {
+        let to = part(&rest, written, 1)[0].iov_base as usize;
+        let to = part(&rest, written, (PAGE_SIZE - to % PAGE_SIZE).min(total - written));
+        let from = part(local, written, to[0].iov_len);
+        let _held = is_own.then(|| Held::new(to[0].iov_base as usize, to[0].iov_len));
+        let result = remote::transfer_ranges(pid, (from.as_ptr(), from.len()), (to.as_ptr(), 1), &call);
+        if result < 0 && written == 0 {
+            return result;
+        }
+        written += result.max(0) as usize;
+        if (result.max(0) as usize) < to[0].iov_len {
+            break;
+        }
+    }
+    written as isize
 }
 
 export! {

@@ -197,6 +197,8 @@ impl Leaving {
     pub fn stay(self) {
         let mut all = all();
         all.iter_mut().zip(self.0).for_each(|(set, parts)| parts.into_iter().for_each(|part| set.add(part)));
+        let [.., ordinary] = &all;
+        ORDINARY_BYTES.store(ordinary.total(), Ordering::Relaxed);
     }
 
     fn is_ordinary(&self, page: &Range<usize>) -> bool {

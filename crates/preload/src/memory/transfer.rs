@@ -14,7 +14,8 @@ use crate::memory::access::Access;
 use crate::memory::bounce::Bounce;
 use crate::memory::cover::needed;
 use crate::memory::held::{Grant, Held, piece, span};
-use crate::memory::{size_limit, uncached};
+use crate::memory::size_limit;
+use crate::memory::uncached::{self, File};
 use folioswap_sys::own_calls::SIOCATMARK;
 
 /// What the kernel transfers at most in one call.
@@ -39,22 +40,23 @@ const RECORD_BYTES: usize = 4 << 20;
 /// The longest message. A longer one fails with EMSGSIZE. Linux does not allow socket buffers of this size by default.
 pub const MOST_MESSAGE_BYTES: usize = 16 << 20;
 
-/// Whether the kernel keeps the pages of the range during a transfer, as it does for O_DIRECT, and on some file systems
+/// How a range is transferred whose pages the kernel keeps meanwhile, as it does for O_DIRECT, and on some file systems
 /// without it. Only such transfers need a cover in monitor mode: a buffer larger than the budget cannot be in RAM at
-/// once, and such a page must not be moved. False in direct mode, where everything is covered anyway.
-pub fn pins(fd: c_int, addr: usize, len: usize) -> bool {
+/// once, and such a page must not be moved. `None` in direct mode, where everything is covered anyway.
+pub fn pins(fd: c_int, addr: usize, len: usize) -> Option<Pieces> {
     if state::space().is_none() || state::direct() || !state::overlaps(addr, len) || guard::inside() {
-        return false;
+        return None;
     }
-    // SAFETY: all zeroes is a valid `stat`, which the kernel fills in.
-    state::keeping_errno(|| unsafe {
-        let mut about: libc::stat = std::mem::zeroed();
-        let is_file = own!(libc::SYS_fstat, fd, &raw mut about) == 0 && about.st_mode & libc::S_IFMT == libc::S_IFREG;
-        if !is_file && about.st_mode & libc::S_IFMT != libc::S_IFBLK {
-            return false;
+    state::keeping_errno(|| {
+        let file = uncached::of(fd);
+        // SAFETY: takes no pointers.
+        let is_direct = || unsafe { own!(libc::SYS_fcntl, fd, libc::F_GETFL) } as c_int & libc::O_DIRECT != 0;
+        match file {
+            File::Other => None,
+            File::Cached => is_direct().then_some(Pieces::Pinned),
+            File::Uncached if is_direct() || exceeds_bounce(len) => Some(Pieces::Pinned),
+            File::Uncached => Some(Pieces::Bounced), // a signal may interrupt it
         }
-        let flags = own!(libc::SYS_fcntl, fd, libc::F_GETFL) as c_int;
-        flags & libc::O_DIRECT != 0 || is_file && uncached::is_on(fd, about.st_dev)
     })
 }
 
@@ -116,6 +118,8 @@ pub enum Pieces {
     Storage,
     /// The kernel pins the buffer. Folios are held, however short the transfer is.
     Pinned,
+    /// The kernel would keep the buffer. All of it goes through a bounce buffer.
+    Bounced,
     /// Continue until everything is transferred, through a bounce buffer.
     All(Awaits),
     /// The same through a large one: a device may take each call for a record.
@@ -201,11 +205,12 @@ pub fn receive(
     pieces: Pieces,
     call: impl Fn(*mut c_void, usize, usize) -> isize,
 ) -> isize {
-    if pieces != Pieces::Pinned && !needed(buffer as usize, len) || is_impossible(buffer as usize, len) {
+    let is_covered = matches!(pieces, Pieces::Pinned | Pieces::Bounced) || needed(buffer as usize, len);
+    if !is_covered || is_impossible(buffer as usize, len) {
         return call(buffer, len, 0);
     }
     transfer(buffer as usize, len, (pieces, libc::POLLIN), |at, len, done, held| {
-        if held || !needed(at, len) {
+        if held || pieces != Pieces::Bounced && !needed(at, len) {
             return call(at as *mut c_void, len, done);
         }
         let bounce = match Bounce::fitting(at, len, Access::Write) {
@@ -226,7 +231,8 @@ pub fn send(
     pieces: Pieces,
     call: impl Fn(*const c_void, usize, usize) -> isize,
 ) -> isize {
-    if pieces != Pieces::Pinned && !needed(buffer as usize, len) || is_impossible(buffer as usize, len) {
+    let is_covered = matches!(pieces, Pieces::Pinned | Pieces::Bounced) || needed(buffer as usize, len);
+    if !is_covered || is_impossible(buffer as usize, len) {
         return call(buffer, len, 0);
     }
     let has_limit = matches!(pieces, Pieces::Storage | Pieces::Pinned);
@@ -239,7 +245,7 @@ pub fn send(
         return -1;
     }
     transfer(buffer as usize, len, (pieces, libc::POLLOUT), |at, len, done, held| {
-        if held || !needed(at, len) {
+        if held || pieces != Pieces::Bounced && !needed(at, len) {
             return call(at as *const c_void, len, done);
         }
         let bounce = match Bounce::fitting(at, len, Access::Read) {
