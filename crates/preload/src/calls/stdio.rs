@@ -258,7 +258,9 @@ export! {
 export! {
     fn setvbuf(stream: *mut FILE, buffer: *mut c_char, mode: c_int, len: usize) -> c_int {
         // A managed buffer is not used. The stream gets one from the C library.
-        let buffer = if unsafe { is_covered(stream, buffer as usize, len.max(1), None) } { std::ptr::null_mut() } else { buffer };
+        // SAFETY: the caller's stream.
+        let is_covered = unsafe { is_covered(stream, buffer as usize, len.max(1), None) };
+        let buffer = if is_covered { std::ptr::null_mut() } else { buffer };
         // SAFETY: the caller's call, perhaps without its buffer.
         unsafe { SETVBUF.get()(stream, buffer, mode, len) }
     }
