@@ -172,8 +172,8 @@ def every_oracle():
             return shlex.split(command)
         yield Oracle(name, make, budget=budget)
     yield Oracle("cpython", lambda: python_tests(sys.executable), budget="16M")
-    yield Oracle("numpy", lambda: library_tests("numpy", "linalg.tests.test_linalg", "lib.tests.test_arraysetops"))
-    yield Oracle("pandas", lambda: library_tests("pandas", "tests.reshape.concat.test_concat"))
+    yield Oracle("numpy", lambda: library_tests("numpy", "linalg.tests.test_linalg", "lib.tests.test_arraysetops"), budget="48M")
+    yield Oracle("pandas", lambda: library_tests("pandas", "tests.reshape.concat.test_concat"), budget="48M")
     for name, package, library in LIBRARIES:
         yield allocator(name, package, library)
 
