@@ -123,7 +123,7 @@ fn the_inner_program_tells_its_figures() {
 
 #[test]
 fn the_engines_choice_is_compared_on_each_workload() {
-    let shape = ["auto", "--size", "24M", "--memory", "16M", "--seconds", "0.05", "--swap", "ram:64M"];
+    let shape = ["auto", "--size", "24M", "--memory", "16M", "--seconds", "0.25", "--swap", "ram:64M"];
     let all = report(&[&shape[..], &["--repeats", "1"]].concat());
     let least = positive(&all, "auto_vs_best_min");
     for name in ["sweep", "uniform", "zipf", "hotcold", "mix"] {
