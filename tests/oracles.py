@@ -94,6 +94,8 @@ OTHERS = (
 )
 LIBRARIES = (("jemalloc", "libjemalloc2", "libjemalloc.so.2"), ("mimalloc", "libmimalloc2.0", "libmimalloc.so.2"),
              ("tcmalloc", "libtcmalloc-minimal4", "libtcmalloc_minimal.so.4"))
+PYTHON_TESTS = (("numpy", "linalg.tests.test_linalg", "lib.tests.test_arraysetops"),
+                ("pandas", "tests.reshape.concat.test_concat"))
 ALLOCATING = """
 import random
 random.seed(7)
@@ -172,8 +174,8 @@ def every_oracle():
             return shlex.split(command)
         yield Oracle(name, make, budget=budget)
     yield Oracle("cpython", lambda: python_tests(sys.executable), budget="16M")
-    yield Oracle("numpy", lambda: library_tests("numpy", "linalg.tests.test_linalg", "lib.tests.test_arraysetops"), budget="48M")
-    yield Oracle("pandas", lambda: library_tests("pandas", "tests.reshape.concat.test_concat"), budget="48M")
+    for module, *tests in PYTHON_TESTS:
+        yield Oracle(module, lambda module=module, tests=tests: library_tests(module, *tests), budget="48M")
     for name, package, library in LIBRARIES:
         yield allocator(name, package, library)
 

@@ -39,7 +39,7 @@ def inner(folder):
     slow = [Step(f"slow {n}", ["sleep", "2"], 20) for n in "ab"]
     run.steps([Step("detached beside others", ["sh", "-c", DETACHED], 20), *slow], known, 2)
     print(f"beside {len(run.passed_steps)} {time.monotonic() - begun < 5.5}")
-    chain = [Step("first", ["true"], 20), Step("second", ["true"], 20, ["first"]), Step("third", ["true"], 20, ["second"])]
+    chain = [Step(name, ["true"], 20, needs) for name, needs in (("one", []), ("two", ["one"]), ("three", ["two"]))]
     run.steps(chain, {step.name for step in chain}, 1)
     print(f"chain {[step.name in run.passed_steps for step in chain]}")
     print(f"left {len(descendants())}")

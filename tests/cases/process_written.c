@@ -16,8 +16,9 @@ static void *advise(void *range) {
 static void write_all(pid_t process, int by_number) {
     for (size_t at = 0; at < LEN;) {
         // Neither end lies at a page's begin.
-        struct iovec source = {from + at, LEN - at}, parts[2] = {{to + at, (LEN - at) / 3}, {to + at + (LEN - at) / 3, LEN}};
-        parts[1].iov_len = LEN - at - parts[0].iov_len;
+        size_t first = (LEN - at) / 3;
+        struct iovec source = {from + at, LEN - at};
+        struct iovec parts[2] = {{to + at, first}, {to + at + first, LEN - at - first}};
         long done = by_number ? syscall(SYS_process_vm_writev, process, &source, 1, parts, 2, 0)
                               : process_vm_writev(process, &source, 1, parts, 2, 0);
         CHECK(done > 0, "%ld", done);

@@ -25,6 +25,8 @@ int main(int c,char**v){
   u64*t=malloc((size_t)N*8);if(!t){printf("FAIL malloc\n");return 1;}
   for(u64 i=0;i<N;i++)t[i]=mix(i);
   setvbuf(stdout,0,_IONBF,0);
+  char name[]="/var/tmp/sandboxXXXXXX";int fd=mkstemp(name);
+  if(fd<0||unlink(name)||write(fd,t,4096)!=4096||lseek(fd,0,SEEK_SET)){printf("FAIL file\n");return 1;}
   struct sock_filter f[]={BPF_STMT(BPF_LD|BPF_W|BPF_ABS,offsetof(struct seccomp_data,nr)),
     ALLOW(SYS_read),ALLOW(SYS_write),ALLOW(SYS_brk),ALLOW(SYS_mmap),ALLOW(SYS_munmap),ALLOW(SYS_mremap),ALLOW(SYS_exit),ALLOW(SYS_exit_group),
     ALLOW(SYS_rt_sigreturn),ALLOW(SYS_futex),ALLOW(SYS_lseek),ALLOW(SYS_newfstatat),ALLOW(SYS_fstat),
@@ -39,6 +41,8 @@ int main(int c,char**v){
     for(u64 i=0;i<N;i++){u64 want=mix(i)+pass;if(t[i]!=want){printf("FAIL at %llu pass %d\n",(unsigned long long)i,pass);return 1;}t[i]=want+1;h=h*31+want;}
   }
   u64*big=malloc(96u<<20);if(!big){printf("FAIL second malloc\n");return 1;}
+  if(read(fd,big,4096)!=4096){printf("FAIL read\n");return 1;} /* into memory that may leave RAM */
+  for(u64 i=0;i<512;i++)if(big[i]!=mix(i)){printf("FAIL word %llu of the file\n",(unsigned long long)i);return 1;}
   for(u64 i=0;i<1u<<14;i++)big[i]=t[(x=mix(x))%N];
   for(u64 i=0;i<1u<<14;i++)h^=big[i]*(i|1);
   printf("ok %016llx\n",(unsigned long long)h);

@@ -15,7 +15,6 @@ use folioswap::{
     end_on_panics,
 };
 use folioswap_sys::{c_thread, fault_stack, hidden_numbers, kept, own_calls, own_table, seat, seccomp};
-
 use libc::{pthread_attr_t, pthread_t};
 
 use crate::alloc::program_heap;

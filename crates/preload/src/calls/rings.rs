@@ -3,8 +3,7 @@
 //!
 //! In direct mode the memory of a request is held in RAM from its submission until its completion is seen. In both
 //! modes sends that would refer to pages of the program become plain ones, and rings whose submissions are not seen are
-//! refused. Rings are known by their descriptors, and by
-//! the mappings that the program makes of them.
+//! refused. Rings are known by their descriptors, and by the mappings that the program makes of them.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::c_int;

@@ -42,18 +42,6 @@ pub unsafe fn written(stream: *mut FILE, len: usize, call: impl FnOnce() -> usiz
     }
 }
 
-/// Whether memory that a stream passes to the kernel needs a cover. `None`: it is the stream's buffer.
-///
-/// # Safety
-/// The caller's stream.
-unsafe fn is_covered(stream: *mut FILE, at: usize, len: usize, room: Option<usize>) -> bool {
-    // What is shorter than its buffer goes through that.
-    let is_passed_on = || room.is_none_or(|room| len >= room) && state::overlaps(at, len);
-    // SAFETY: the caller's stream.
-    let pins = || state::keeping_errno(|| unsafe { transfer::pins(libc::fileno(stream), at, len) }).is_some();
-    cover::needed(at, len) || is_passed_on() && pins()
-}
-
 /// How memory of the program's is transferred from or to a stream. `None`: by the plain call, which takes it through
 /// the stream's buffer, or does not need it in RAM.
 ///
@@ -63,9 +51,9 @@ unsafe fn pieces(stream: *mut FILE, at: usize, bytes: Option<usize>, is_read: bo
     let bytes = bytes.filter(|&bytes| state::overlaps(at, bytes))?;
     // SAFETY: the caller's stream.
     let (room, fd) = state::keeping_errno(|| unsafe { (__fbufsize(stream), libc::fileno(stream)) });
-    // SAFETY: as above.
-    if !unsafe { is_covered(stream, at, bytes, Some(room)) } {
-        return None;
+    if !cover::needed(at, bytes) {
+        // What is shorter than the stream's buffer goes through that.
+        return if bytes >= room { transfer::pins(fd, at, bytes) } else { None };
     }
     // The C library goes on by itself where a signal interrupts it.
     let pieces = if is_read { io::read_pieces } else { io::pieces };
@@ -257,10 +245,12 @@ export! {
 
 export! {
     fn setvbuf(stream: *mut FILE, buffer: *mut c_char, mode: c_int, len: usize) -> c_int {
-        // A managed buffer is not used. The stream gets one from the C library.
+        let (at, room) = (buffer as usize, len.max(1));
         // SAFETY: the caller's stream.
-        let is_covered = unsafe { is_covered(stream, buffer as usize, len.max(1), None) };
-        let buffer = if is_covered { std::ptr::null_mut() } else { buffer };
+        let pins = || state::keeping_errno(|| unsafe { transfer::pins(libc::fileno(stream), at, room) }).is_some();
+        // A managed buffer is not used. The stream gets one from the C library.
+        let is_used = !cover::needed(at, room) && !pins();
+        let buffer = if is_used { buffer } else { std::ptr::null_mut() };
         // SAFETY: the caller's call, perhaps without its buffer.
         unsafe { SETVBUF.get()(stream, buffer, mode, len) }
     }

@@ -520,16 +520,17 @@ pub fn write_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: im
     let (total, is_own) = (bytes_of(local).min(bytes_of(&rest)), remote::is_own(pid));
     let mut written = 0;
     while written < total {
-        let to = part(&rest, written, 1)[0].iov_base as usize;
-        let to = part(&rest, written, (PAGE_SIZE - to % PAGE_SIZE).min(total - written));
-        let from = part(local, written, to[0].iov_len);
-        let _held = is_own.then(|| Held::new(to[0].iov_base as usize, to[0].iov_len));
-        let result = remote::transfer_ranges(pid, (from.as_ptr(), from.len()), (to.as_ptr(), 1), &call);
+        let mut to = part(&rest, written, PAGE_SIZE.min(total - written))[0];
+        let at = to.iov_base as usize;
+        to.iov_len = to.iov_len.min(PAGE_SIZE - at % PAGE_SIZE);
+        let from = part(local, written, to.iov_len);
+        let _held = is_own.then(|| Held::new(at, to.iov_len));
+        let result = remote::transfer_ranges(pid, (from.as_ptr(), from.len()), (&raw const to, 1), &call);
         if result < 0 && written == 0 {
             return result;
         }
         written += result.max(0) as usize;
-        if (result.max(0) as usize) < to[0].iov_len {
+        if (result.max(0) as usize) < to.iov_len {
             break;
         }
     }

@@ -46,7 +46,8 @@ pub fn prepare(may_be_direct: bool, catch: impl FnOnce() -> bool) {
     ours::open_ours();
 }
 
-/// Handlers that constructors of other libraries have set: they block the signals of [`ours`], too.
+/// Has the handlers that constructors of other libraries have set begin as those that are set later: the kernel would
+/// block the signals of [`ours`] in them.
 fn begin_all_here() {
     if ours::has_ours() {
         let others = (1..=libc::SIGRTMAX()).filter(|&signal| !ours::is_ours(signal) && !threads::is_internal(signal));

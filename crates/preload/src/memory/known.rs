@@ -141,12 +141,16 @@ pub fn take_ordinary(range: Range<usize>) {
     ORDINARY_BYTES.store(set.total(), Ordering::Relaxed);
 }
 
+/// Notes how much is ordinary, after a change of these sets.
+fn note_total([.., ordinary]: &[Locked<RangeSet>; 6]) {
+    ORDINARY_BYTES.store(ordinary.total(), Ordering::Relaxed);
+}
+
 /// Changes all sets that are not empty.
 fn change_all(mut change: impl FnMut(&mut RangeSet)) {
     let mut all = all();
     all.iter_mut().filter(|set| !set.is_empty()).for_each(|set| change(set));
-    let [.., ordinary] = &all;
-    ORDINARY_BYTES.store(ordinary.total(), Ordering::Relaxed);
+    note_total(&all);
 }
 
 /// Notes that children do not get a range: what is managed, or may be later. The kernel keeps the rest from them, which
@@ -197,8 +201,7 @@ impl Leaving {
     pub fn stay(self) {
         let mut all = all();
         all.iter_mut().zip(self.0).for_each(|(set, parts)| parts.into_iter().for_each(|part| set.add(part)));
-        let [.., ordinary] = &all;
-        ORDINARY_BYTES.store(ordinary.total(), Ordering::Relaxed);
+        note_total(&all);
     }
 
     fn is_ordinary(&self, page: &Range<usize>) -> bool {
@@ -236,8 +239,8 @@ pub fn moved(leaving: &Leaving, old: &Range<usize>, new: &Range<usize>, stays: b
             }
         }
     }
-    let [.., guarded, _, ordinary] = &mut all;
-    ORDINARY_BYTES.store(ordinary.total(), Ordering::Relaxed);
+    note_total(&all);
+    let [.., guarded, _, _] = &mut all;
     guarded.remove(new.end.min(new.start + old.len())..new.end);
     if stays {
         guarded.remove(old.clone());

@@ -11,7 +11,7 @@ use crate::ground::real::own;
 const FILE_SYSTEMS: [i64; 6] = [0x6573_5546, 0x0102_1997, 0x517b, 0xff53_4d42, 0xfe53_4d42, 0x786f_4256];
 
 /// What is known of devices: the number of one, the second in which it was found out, and whether it has such a file
-/// system. Asking may take a message to the server, and something else may be mounted there later.
+/// system. Something else may be mounted there later.
 static KNOWN: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
 /// What a descriptor is, as far as transfers are concerned.
@@ -24,7 +24,7 @@ pub enum File {
     Other,
 }
 
-/// Of a descriptor. A server is not asked for what the kernel knows.
+/// Finds out what a descriptor is. A server is asked for its file system only, and once in a second.
 pub fn of(fd: c_int) -> File {
     let (flags, mask) = (libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC, libc::STATX_TYPE);
     // SAFETY: all zeroes are valid, and the kernel reads a string and fills in the local.
@@ -43,6 +43,7 @@ pub fn of(fd: c_int) -> File {
     }
 }
 
+/// Whether the device of a descriptor has such a file system.
 fn has_server(fd: c_int, device: u32) -> bool {
     // SAFETY: all zeroes are valid, and the kernel fills in the locals.
     unsafe {

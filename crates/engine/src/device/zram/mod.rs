@@ -147,10 +147,10 @@ impl Store {
         Ok(())
     }
 
-    /// The word of a slot, if its cluster has ever had content.
-    fn word(&self, slot: usize) -> Option<&AtomicU64> {
-        let table = self.tables.get(slot / Order::HUGE.nr_pages())?.get()?;
-        Some(&table[slot % Order::HUGE.nr_pages()])
+    /// The words of the slots from this one to the end of its cluster; none if that has never had content.
+    fn words(&self, slot: usize) -> &[AtomicU64] {
+        let table = self.tables.get(slot / Order::HUGE.nr_pages()).and_then(OnceLock::get);
+        table.map_or(&[], |table| &table[slot % Order::HUGE.nr_pages()..])
     }
 
     /// Allocates the words of the slots of a cluster.
@@ -274,11 +274,7 @@ impl Store {
         self.bytes(object, packed.len()).copy_from_slice(packed);
         let order = Order::from_bytes(plain.len()).expect("a unit is 2^k pages");
         let word = Entry { object, len: packed.len(), order }.pack();
-        for slot in slot..slot + order.nr_pages() {
-            if let Some(at) = self.word(slot) {
-                at.store(word, Ordering::Relaxed);
-            }
-        }
+        self.words(slot).iter().take(order.nr_pages()).for_each(|at| at.store(word, Ordering::Relaxed));
         self.plain_bytes.fetch_add(plain.len(), Ordering::Relaxed);
         Ok(packed.len())
     }
@@ -326,8 +322,7 @@ impl Store {
     /// Fills `plain` from the unit that holds this slot, beginning at the slot. Returns the bytes that came from this
     /// unit.
     fn load(&self, workspace: &mut Workspace, slot: usize, plain: &mut [u8]) -> io::Result<usize> {
-        let table = self.tables.get(slot / Order::HUGE.nr_pages()).and_then(OnceLock::get);
-        let words = table.map_or(&[][..], |table| &table[slot % Order::HUGE.nr_pages()..]);
+        let words = self.words(slot);
         let word = words.first().map_or(0, |word| word.load(Ordering::Relaxed));
         let entry = Entry::unpack(word).ok_or_else(|| wrong("nothing was written there"))?;
         let skipped = slot & (entry.order.nr_pages() - 1);
