@@ -13,15 +13,18 @@ static void *take(void *unused) {
     for (size_t done = 0; done < taken;) done += read(ends[0], bytes, taken - done);
     return NULL;
 }
-static void write_until_full(char *memory, size_t len, int is_list) {
+enum { ONE, LIST, LIST_BY_NUMBER };
+static void write_until_full(char *memory, size_t len, int how) {
     pthread_t thread;
     if (pipe(ends)) exit(2);
     taken = len - fcntl(ends[1], F_GETPIPE_SZ);
     pthread_create(&thread, NULL, take, NULL);
     alarm(2);
     struct iovec list[2] = {{memory, MIB}, {memory + MIB, 3 * MIB}};
-    ssize_t written = is_list ? writev(ends[1], list, 2) : write(ends[1], memory, 4 * MIB);
-    CHECK(written == (ssize_t)len, "%zu bytes of %zu, list %d", (size_t)written, len, is_list);
+    ssize_t written = how == ONE    ? write(ends[1], memory, 4 * MIB)
+                      : how == LIST ? writev(ends[1], list, 2)
+                                    : syscall(SYS_writev, ends[1], list, 2);
+    CHECK(written == (ssize_t)len, "%zu bytes of %zu, call %d", (size_t)written, len, how);
     alarm(0);
     pthread_join(thread, NULL);
     close(ends[0]);
@@ -34,7 +37,8 @@ int main(void) {
     send_out(memory, 4 * MIB);
     struct sigaction action = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
     sigaction(SIGALRM, &action, NULL);
-    write_until_full(memory, 256 << 10, 0);
-    write_until_full(memory, MIB, 1);
+    write_until_full(memory, 256 << 10, ONE);
+    write_until_full(memory, MIB, LIST);
+    write_until_full(memory, MIB, LIST_BY_NUMBER);
     DONE;
 }

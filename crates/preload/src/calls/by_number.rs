@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use folioswap::PAGE_SIZE;
 use folioswap_sys::clock;
 use folioswap_sys::pagemap::PAGEMAP_SCAN;
-use libc::{iovec, mmsghdr, msghdr, nfds_t, sockaddr, socklen_t, timespec};
+use libc::{iovec, nfds_t, timespec};
 
 use crate::calls::copied::{self, Copied};
 use crate::calls::ring_requests::{MOST_WAITERS, add_waiters};
@@ -21,14 +21,13 @@ use crate::faults::caught::SYS_IO_PGETEVENTS;
 use crate::faults::{cleared, masks, net, only_thread, ours, robust, rseq, signals};
 use crate::ground::export::export;
 use crate::ground::guard;
-use crate::ground::real::{kernel, own_result, raw, raw_result};
+use crate::ground::real::{By, kernel, own_result, raw, raw_result};
 use crate::ground::selector;
 use crate::ground::state::{self, Phase};
 use crate::map::hand_over::hand_over;
 use crate::map::{advice, footprint, program_break, protection, remap, segments};
 use crate::memory::access::{self, Access};
 use crate::memory::cover;
-use crate::memory::transfer::{self, Awaits, Pieces};
 use crate::memory::{pages, resident};
 
 type Words = [usize; 6];
@@ -80,9 +79,6 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
         }
         if let Some(result) = descriptors::by_number(number, words) {
             return result;
-        }
-        if let Some(result) = remote_transfer(number, words) {
-            return if result < 0 { -(state::errno() as isize) } else { result };
         }
         if let Some(result) = limits::by_number(number, words) {
             return result;
@@ -194,7 +190,6 @@ unsafe fn in_direct_mode(number: c_long, words: &Words) -> Option<isize> {
     // SAFETY: passes the caller's arguments on unchanged.
     unsafe {
         transfer(number, words)
-            .or_else(|| message(number, words))
             .or_else(|| masked(number, words))
             .or_else(|| about_the_net(number, words))
             .or_else(|| special(number, words))
@@ -217,109 +212,39 @@ unsafe fn in_monitor_mode(number: c_long, words: &Words) -> Option<isize> {
     }
 }
 
-/// Transfers of bytes.
+/// Transfers of bytes, and messages.
 unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
+    const BY: By = By::Number;
     let &[a, b, c, d, e, f] = words;
-    let (fd, list, count, offset) = (a as c_int, b as *const iovec, c as c_int, d);
-    let c = transfer::at_most(b as *const _, c);
-    let pieces = |other| io::pieces(fd, b as *const _, c, other);
-    let read_pieces = || io::read_pieces(fd, b as *const _, c, Pieces::Available);
-    // SAFETY: the caller's call, in pieces or with an equivalent list.
+    let (fd, at, list) = (a as c_int, b as *mut c_void, b as *const iovec);
+    let count = i32::try_from(c).unwrap_or(-1); // the kernel refuses either
+    let (c_flags, d_flags, offset) = (c as c_int, d as c_int, d as i64);
+    // SAFETY: passes the caller's arguments on unchanged.
     Some(unsafe {
         match number {
-            libc::SYS_read => {
-                let pieces = read_pieces();
-                transfer::receive(b as *mut _, c, pieces, |at, len, done| {
-                    let more = (done > 0 && pieces == Pieces::Available)
-                        .then(|| vectors::read_more(fd, &[iovec { iov_base: at, iov_len: len }]));
-                    more.flatten().unwrap_or_else(|| kernel!(number, fd, at, len) as isize)
-                })
-            }
-            libc::SYS_write => {
-                transfer::send(b as *const _, c, pieces(Pieces::All(Awaits::MoreUncancelled(fd))), |at, len, _| {
-                    kernel!(number, fd, at, len) as isize
-                })
-            }
-            libc::SYS_pread64 => transfer::receive(b as *mut _, c, read_pieces(), |at, len, done| {
-                kernel!(number, fd, at, len, offset + done) as isize
-            }),
-            libc::SYS_pwrite64 => {
-                transfer::send(b as *const _, c, pieces(Pieces::All(Awaits::MoreUncancelled(fd))), |at, len, done| {
-                    kernel!(number, fd, at, len, offset + done) as isize
-                })
-            }
-            libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 => {
-                let place = if number == libc::SYS_readv { -1 } else { d as i64 };
-                vectors::receive(fd, list, count, place, |list, count, done| {
-                    kernel!(number, fd, list, count, vectors::offset_after(d as i64, done), e, f) as isize
-                })
-            }
-            libc::SYS_writev | libc::SYS_pwritev | libc::SYS_pwritev2 => {
-                vectors::send(fd, list, count, |list, count, done| {
-                    kernel!(number, fd, list, count, vectors::offset_after(d as i64, done), e, f) as isize
-                })
-            }
+            libc::SYS_read => io::read_by(BY, fd, at, c),
+            libc::SYS_write => io::write_by(BY, fd, at, c),
+            libc::SYS_pread64 => io::pread_by(BY, fd, at, c, offset),
+            libc::SYS_pwrite64 => io::pwrite_by(BY, fd, at, c, offset),
+            libc::SYS_readv => vectors::readv_by(BY, fd, list, count),
+            libc::SYS_writev => vectors::writev_by(BY, fd, list, count),
+            libc::SYS_preadv => vectors::preadv_by(BY, fd, list, count, offset),
+            libc::SYS_pwritev => vectors::pwritev_by(BY, fd, list, count, offset),
+            libc::SYS_preadv2 => vectors::preadv2_by(BY, fd, list, count, offset, f as c_int),
+            libc::SYS_pwritev2 => vectors::pwritev2_by(BY, fd, list, count, offset, f as c_int),
             libc::SYS_process_vm_readv => {
-                vectors::receive(vectors::ANOTHER_PROCESS, list, count, -1, |list, count, done| {
-                    vectors::repeat_ranges(fd, (list, count as usize), (d as *const _, e), done, |local, ranges| {
-                        kernel!(number, fd, local.0, local.1, ranges.0, ranges.1, f) as isize
-                    })
-                })
+                vectors::process_vm_readv_by(BY, fd, list, c as u64, d as *const _, e as u64, f as u64)
             }
-            libc::SYS_process_vm_writev => vectors::send(vectors::ANOTHER_PROCESS, list, count, |list, count, done| {
-                vectors::write_ranges(fd, (list, count as usize), (d as *const _, e), done, |local, ranges| {
-                    kernel!(number, fd, local.0, local.1, ranges.0, ranges.1, f) as isize
-                })
-            }),
-            _ => return None,
-        }
-    })
-}
-
-/// Messages.
-unsafe fn message(number: c_long, &[a, b, c, d, e, f]: &Words) -> Option<isize> {
-    let (fd, flags, len) = (a as c_int, d as c_int, c.min(transfer::MOST_BYTES));
-    // SAFETY: the caller's call, in pieces or with valid copies.
-    Some(unsafe {
-        match number {
-            libc::SYS_recvfrom => {
-                let pieces = match io::receiving(fd, b as *const _, len, flags) {
-                    Pieces::All(Awaits::More(fd)) => Pieces::All(Awaits::MoreUncancelled(fd)),
-                    pieces => pieces,
-                };
-                io::with_address(e as *mut sockaddr, f as *mut socklen_t, |from, from_len| {
-                    if io::discards(fd, flags) {
-                        return kernel!(number, fd, b, len, flags, from, from_len) as isize;
-                    }
-                    transfer::receive(b as *mut _, len, pieces, |at, len, done| {
-                        let Some(flags) = io::receiving_flags(fd, pieces, done, flags) else { return -1 };
-                        let [from, from_len] = if done == 0 { [from as usize, from_len as usize] } else { [0; 2] };
-                        kernel!(number, fd, at, len, flags, from, from_len) as isize
-                    })
-                })
+            libc::SYS_process_vm_writev => {
+                vectors::process_vm_writev_by(BY, fd, list, c as u64, d as *const _, e as u64, f as u64)
             }
-            libc::SYS_sendto => {
-                let pieces = io::pieces(fd, b as *const _, len, Pieces::All(Awaits::MoreUncancelled(fd)));
-                let to = copied::bytes(e as *const u8, f);
-                transfer::send(b as *const _, len, pieces, |at, part, done| {
-                    kernel!(number, fd, at, part, io::sending_flags(done, part, len, flags), to.addr(), f) as isize
-                })
-            }
-            libc::SYS_sendmsg => messages::send(fd, b as *const msghdr, c as c_int, &|header, flags| {
-                kernel!(number, fd, header, flags) as isize
-            }),
-            libc::SYS_recvmsg => {
-                messages::receive(fd, b as *mut msghdr, c as c_int, |header| kernel!(number, fd, header, c) as isize)
-            }
-            libc::SYS_sendmmsg => messages::several(fd, b as *mut mmsghdr, c as c_uint, None, |list, count| {
-                kernel!(number, fd, list, count, d) as c_int
-            }) as isize,
+            libc::SYS_recvfrom => io::recvfrom_by(BY, fd, at, c, d_flags, e as *mut _, f as *mut _),
+            libc::SYS_sendto => io::sendto_by(BY, fd, at, c, d_flags, e as *const _, f as u32),
+            libc::SYS_sendmsg => messages::sendmsg_by(BY, fd, b as *const _, c_flags),
+            libc::SYS_recvmsg => messages::recvmsg_by(BY, fd, b as *mut _, c_flags),
+            libc::SYS_sendmmsg => messages::sendmmsg_by(BY, fd, b as *mut _, c as c_uint, d_flags) as isize,
             libc::SYS_recvmmsg => {
-                let limit = copied::value(e as *mut timespec);
-                let result = messages::several(fd, b as *mut mmsghdr, c as c_uint, Some(flags), |list, count| {
-                    kernel!(number, fd, list, count, d, limit.addr()) as c_int
-                });
-                limit.bring_back(result) as isize
+                messages::recvmmsg_by(BY, fd, b as *mut _, c as c_uint, d_flags, e as *mut _) as isize
             }
             _ => return None,
         }
@@ -408,47 +333,6 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
                 let result = kernel!(number, a, list.addr(), c, limit.addr(), copied::or_theirs(&set, e), f);
                 list.bring_back(result) as isize
             }
-            _ => return None,
-        }
-    })
-}
-
-/// Makes a transfer in a program that may have a file of a process's memory. `None`: it is another call.
-///
-/// # Safety
-/// The caller's call.
-unsafe fn remote_transfer(number: c_long, &[a, b, c, d, _, f]: &Words) -> Option<isize> {
-    let is_transfer = matches!(
-        number,
-        libc::SYS_read
-            | libc::SYS_write
-            | libc::SYS_pread64
-            | libc::SYS_pwrite64
-            | libc::SYS_readv
-            | libc::SYS_writev
-            | libc::SYS_preadv
-            | libc::SYS_pwritev
-            | libc::SYS_preadv2
-            | libc::SYS_pwritev2
-    );
-    if !is_transfer || !remote::covers_numbers(a as c_int) {
-        return None;
-    }
-    let (fd, at, len, offset) = (a as c_int, b as *mut c_void, c, d as i64);
-    let (list, count, flags) = (b as *const iovec, c as c_int, f as c_int);
-    // SAFETY: passes the caller's arguments on unchanged.
-    Some(unsafe {
-        match number {
-            libc::SYS_read => io::read(fd, at, len),
-            libc::SYS_write => io::write(fd, at, len),
-            libc::SYS_pread64 => io::pread(fd, at, len, offset),
-            libc::SYS_pwrite64 => io::pwrite(fd, at, len, offset),
-            libc::SYS_readv => vectors::readv(fd, list, count),
-            libc::SYS_writev => vectors::writev(fd, list, count),
-            libc::SYS_preadv => vectors::preadv(fd, list, count, offset),
-            libc::SYS_pwritev => vectors::pwritev(fd, list, count, offset),
-            libc::SYS_preadv2 => vectors::preadv2(fd, list, count, offset, flags),
-            libc::SYS_pwritev2 => vectors::pwritev2(fd, list, count, offset, flags),
             _ => return None,
         }
     })

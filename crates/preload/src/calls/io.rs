@@ -1,23 +1,29 @@
 //! Transfers of bytes: read, write, send, recv and their kin.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::{null, null_mut};
 
 use libc::{iovec, sockaddr, socklen_t};
 
 use crate::calls::{copied, pagemap, references, remote, vectors};
-use crate::ground::export::{aliases, export, real};
+use crate::ground::export::{aliases, export, made, made_both, real};
+use crate::ground::real::By;
 use crate::ground::state;
 use crate::memory::cover;
 use crate::memory::transfer::{self, Awaits, Kind, Pieces};
 
-real!(READ = c"read": fn(c_int, *mut c_void, usize) -> isize);
-real!(PREAD = c"pread64": fn(c_int, *mut c_void, usize, i64) -> isize);
-real!(WRITE = c"write": fn(c_int, *const c_void, usize) -> isize);
-real!(PWRITE = c"pwrite64": fn(c_int, *const c_void, usize, i64) -> isize);
-real!(RECV = c"recv": fn(c_int, *mut c_void, usize, c_int) -> isize);
-real!(SEND = c"send": fn(c_int, *const c_void, usize, c_int) -> isize);
-real!(RECVFROM = c"recvfrom": fn(c_int, *mut c_void, usize, c_int, *mut sockaddr, *mut socklen_t) -> isize);
-real!(SENDTO = c"sendto": fn(c_int, *const c_void, usize, c_int, *const sockaddr, socklen_t) -> isize);
+made! {
+    fn real_read = c"read", SYS_read(fd: c_int, at: *mut c_void, len: usize) -> isize;
+    fn real_pread = c"pread64", SYS_pread64(fd: c_int, at: *mut c_void, len: usize, offset: i64) -> isize;
+    fn real_write = c"write", SYS_write(fd: c_int, at: *const c_void, len: usize) -> isize;
+    fn real_pwrite = c"pwrite64", SYS_pwrite64(fd: c_int, at: *const c_void, len: usize, offset: i64) -> isize;
+    fn real_recvfrom = c"recvfrom", SYS_recvfrom(
+        fd: c_int, at: *mut c_void, len: usize, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t,
+    ) -> isize;
+    fn real_sendto = c"sendto", SYS_sendto(
+        fd: c_int, at: *const c_void, len: usize, flags: c_int, to: *const sockaddr, to_len: socklen_t,
+    ) -> isize;
+}
 real!(ARC4RANDOM_BUF = c"arc4random_buf": fn(*mut c_void, usize) -> ());
 real!(GETRANDOM = c"getrandom": fn(*mut c_void, usize, c_uint) -> isize);
 
@@ -51,10 +57,9 @@ fn pieces_of(kind: fn(c_int) -> Kind, fd: c_int, buffer: *const c_void, len: usi
     }
 }
 
-export! {
-    fn read(fd: c_int, buffer: *mut c_void, len: usize) -> isize {
+made_both! {
+    fn read, read_by(by, fd: c_int, buffer: *mut c_void, len: usize) -> isize {
         let len = transfer::at_most(buffer, len);
-        let real = READ.get();
         let pieces = read_pieces(fd, buffer, len, Pieces::Available);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         let result = transfer::receive(buffer, len, pieces, |at, len, done| unsafe {
@@ -64,7 +69,7 @@ export! {
             {
                 return result;
             }
-            remote::transfer(fd, len, None, |more| real(fd, at.byte_add(more), len - more))
+            remote::transfer(fd, len, None, |more| real_read(by, fd, at.byte_add(more), len - more))
         });
         pagemap::after_read(fd, buffer, result, None);
         result
@@ -87,16 +92,15 @@ pub fn check(len: usize, room: usize) {
     }
 }
 
-export! {
-    fn pread(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize {
+made_both! {
+    fn pread, pread_by(by, fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize {
         let len = transfer::at_most(buffer, len);
-        let real = PREAD.get();
         let pieces = read_pieces(fd, buffer, len, Pieces::Available);
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         let result = transfer::receive(buffer, len, pieces, |at, len, done| unsafe {
-            let offset = offset + done as i64;
+            let offset = offset.wrapping_add(done as i64);
             remote::transfer(fd, len, Some(offset), |more| {
-                real(fd, at.byte_add(more), len - more, offset + more as i64)
+                real_pread(by, fd, at.byte_add(more), len - more, offset.wrapping_add(more as i64))
             })
         });
         pagemap::after_read(fd, buffer, result, Some(offset));
@@ -120,48 +124,46 @@ export! {
     }
 }
 
-export! {
-    fn write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
+made_both! {
+    fn write, write_by(by, fd: c_int, buffer: *const c_void, len: usize) -> isize {
         let len = transfer::at_most(buffer, len);
-        let real = WRITE.get();
-        let pieces = pieces(fd, buffer, len, Pieces::All(Awaits::More(fd)));
+        let pieces = pieces(fd, buffer, len, Pieces::All(Awaits::More(by, fd)));
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         transfer::send(buffer, len, pieces, |at, len, _| unsafe {
-            remote::transfer(fd, len, None, |more| real(fd, at.byte_add(more), len - more))
+            remote::transfer(fd, len, None, |more| real_write(by, fd, at.byte_add(more), len - more))
         })
     }
 }
 
-export! {
-    fn pwrite(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize {
+made_both! {
+    fn pwrite, pwrite_by(by, fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize {
         let len = transfer::at_most(buffer, len);
-        let real = PWRITE.get();
-        let pieces = pieces(fd, buffer, len, Pieces::All(Awaits::More(fd)));
+        let pieces = pieces(fd, buffer, len, Pieces::All(Awaits::More(by, fd)));
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         transfer::send(buffer, len, pieces, |at, len, done| unsafe {
-            let offset = offset + done as i64;
+            let offset = offset.wrapping_add(done as i64);
             remote::transfer(fd, len, Some(offset), |more| {
-                real(fd, at.byte_add(more), len - more, offset + more as i64)
+                real_pwrite(by, fd, at.byte_add(more), len - more, offset.wrapping_add(more as i64))
             })
         })
     }
 }
 
 /// How a transfer from a socket proceeds.
-pub fn receiving(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> Pieces {
+fn receiving(by: By, fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> Pieces {
     let is_once = flags & (libc::MSG_PEEK | libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0;
     let other = match flags & libc::MSG_WAITALL {
         _ if is_once => Pieces::Whole,
         0 => Pieces::Available,
         _ if len <= transfer::MOST_MESSAGE_BYTES => Pieces::Whole,
         _ if flags & libc::MSG_DONTWAIT != 0 => Pieces::All(Awaits::Nothing),
-        _ => Pieces::All(Awaits::More(fd)),
+        _ => Pieces::All(Awaits::More(by, fd)),
     };
     in_one_call(fd, buffer, len, pieces(fd, buffer, len, other))
 }
 
 /// The flags for receiving a piece that begins `done` bytes in; `None`: there is no more.
-pub fn receiving_flags(fd: c_int, pieces: Pieces, done: usize, flags: c_int) -> Option<c_int> {
+fn receiving_flags(fd: c_int, pieces: Pieces, done: usize, flags: c_int) -> Option<c_int> {
     match done > 0 && pieces == Pieces::Available {
         true => vectors::has_more(fd).then_some(flags | libc::MSG_DONTWAIT),
         false => Some(flags),
@@ -176,7 +178,7 @@ pub fn discards(fd: c_int, flags: c_int) -> bool {
 }
 
 /// The flags for sending one of the pieces of `all` bytes.
-pub fn sending_flags(done: usize, len: usize, all: usize, flags: c_int) -> c_int {
+fn sending_flags(done: usize, len: usize, all: usize, flags: c_int) -> c_int {
     flags_of_part(flags, done == 0, done + len >= all)
 }
 
@@ -189,17 +191,8 @@ pub fn flags_of_part(flags: c_int, is_first: bool, is_last: bool) -> c_int {
 
 export! {
     fn recv(fd: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize {
-        let (real, len) = (RECV.get(), len.min(transfer::MOST_BYTES));
-        if discards(fd, flags) {
-            // SAFETY: passes the caller's arguments on.
-            return unsafe { real(fd, buffer, len, flags) };
-        }
-        let pieces = receiving(fd, buffer, len, flags);
-        // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        transfer::receive(buffer, len, pieces, |at, len, done| {
-            // SAFETY: as above.
-            receiving_flags(fd, pieces, done, flags).map_or(-1, |flags| unsafe { real(fd, at, len, flags) })
-        })
+        // SAFETY: passes the caller's arguments on unchanged.
+        unsafe { recvfrom(fd, buffer, len, flags, null_mut(), null_mut()) }
     }
 }
 
@@ -215,7 +208,7 @@ export! {
 ///
 /// # Safety
 /// Each pointer is null or the program's, as for `recvfrom`.
-pub unsafe fn with_address(
+unsafe fn with_address(
     from: *mut sockaddr,
     len: *mut socklen_t,
     call: impl Fn(*mut sockaddr, *mut socklen_t) -> isize,
@@ -228,22 +221,22 @@ pub unsafe fn with_address(
     }
 }
 
-export! {
-    fn recvfrom(
-        fd: c_int, buffer: *mut c_void, len: usize, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t,
+made_both! {
+    fn recvfrom, recvfrom_by(
+        by, fd: c_int, buffer: *mut c_void, len: usize, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t,
     ) -> isize {
-        let (real, len) = (RECVFROM.get(), len.min(transfer::MOST_BYTES));
-        let (pieces, discards) = (receiving(fd, buffer, len, flags), discards(fd, flags));
+        let len = len.min(transfer::MOST_BYTES);
+        let (pieces, discards) = (receiving(by, fd, buffer, len, flags), discards(fd, flags));
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         unsafe {
             with_address(from, from_len, |from, from_len| {
                 if discards {
-                    return real(fd, buffer, len, flags, from, from_len);
+                    return real_recvfrom(by, fd, buffer, len, flags, from, from_len);
                 }
                 transfer::receive(buffer, len, pieces, |at, len, done| {
                     let Some(flags) = receiving_flags(fd, pieces, done, flags) else { return -1 };
-                    let [from, from_len] = if done == 0 { [from as usize, from_len as usize] } else { [0; 2] };
-                    real(fd, at, len, flags, from as *mut _, from_len as *mut _)
+                    let (from, from_len) = if done == 0 { (from, from_len) } else { (null_mut(), null_mut()) };
+                    real_recvfrom(by, fd, at, len, flags, from, from_len)
                 })
             })
         }
@@ -263,33 +256,26 @@ export! {
 
 export! {
     fn send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
-        let (real, len) = (SEND.get(), len.min(transfer::MOST_BYTES));
-        if references::refuses(fd, flags, || state::overlaps(buffer as usize, len)) {
-            return -1;
-        }
-        let pieces = pieces(fd, buffer, len, Pieces::All(Awaits::More(fd)));
-        // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
-        transfer::send(buffer, len, pieces, |at, part, done| unsafe {
-            real(fd, at, part, sending_flags(done, part, len, flags))
-        })
+        // SAFETY: passes the caller's arguments on unchanged.
+        unsafe { sendto(fd, buffer, len, flags, null(), 0) }
     }
 }
 
-export! {
-    fn sendto(
-        fd: c_int, buffer: *const c_void, len: usize, flags: c_int, to: *const sockaddr, to_len: socklen_t,
+made_both! {
+    fn sendto, sendto_by(
+        by, fd: c_int, buffer: *const c_void, len: usize, flags: c_int, to: *const sockaddr, to_len: socklen_t,
     ) -> isize {
-        let (real, len) = (SENDTO.get(), len.min(transfer::MOST_BYTES));
+        let len = len.min(transfer::MOST_BYTES);
         if references::refuses(fd, flags, || state::overlaps(buffer as usize, len)) {
             return -1;
         }
-        let pieces = pieces(fd, buffer, len, Pieces::All(Awaits::More(fd)));
+        let pieces = pieces(fd, buffer, len, Pieces::All(Awaits::More(by, fd)));
         // SAFETY: the caller's call, in pieces that lie in its buffer or in a bounce buffer, with a copy of the
         // address.
         unsafe {
             let address = copied::bytes(to, to_len as usize);
             transfer::send(buffer, len, pieces, |at, part, done| {
-                real(fd, at, part, sending_flags(done, part, len, flags), address.at(to), to_len)
+                real_sendto(by, fd, at, part, sending_flags(done, part, len, flags), address.at(to), to_len)
             })
         }
     }

@@ -8,17 +8,21 @@ use libc::{mmsghdr, msghdr, timespec};
 use crate::calls::copied::{self, Copied};
 use crate::calls::vectors::{StandIn, buffers, names_managed, part};
 use crate::calls::{io, references};
-use crate::ground::export::{export, real};
+use crate::ground::export::{made, made_both};
 use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
 use crate::memory::bounce::Bounce;
 use crate::memory::cover::Outcome;
 use crate::memory::transfer::no_memory;
 
-real!(SENDMSG = c"sendmsg": fn(c_int, *const msghdr, c_int) -> isize);
-real!(RECVMSG = c"recvmsg": fn(c_int, *mut msghdr, c_int) -> isize);
-real!(SENDMMSG = c"sendmmsg": fn(c_int, *mut mmsghdr, c_uint, c_int) -> c_int);
-real!(RECVMMSG = c"recvmmsg": fn(c_int, *mut mmsghdr, c_uint, c_int, *mut timespec) -> c_int);
+made! {
+    fn real_sendmsg = c"sendmsg", SYS_sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize;
+    fn real_recvmsg = c"recvmsg", SYS_recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize;
+    fn real_sendmmsg = c"sendmmsg", SYS_sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    fn real_recvmmsg = c"recvmmsg", SYS_recvmmsg(
+        fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int, limit: *mut timespec,
+    ) -> c_int;
+}
 
 /// The most messages that the kernel takes at once.
 const MOST_MESSAGES: usize = 1024;
@@ -121,12 +125,7 @@ unsafe fn put<T>(at: *mut T, value: T) -> bool {
 ///
 /// # Safety
 /// The header and everything that it names are the program's.
-pub unsafe fn send(
-    fd: c_int,
-    header: *const msghdr,
-    flags: c_int,
-    call: &dyn Fn(*const msghdr, c_int) -> isize,
-) -> isize {
+unsafe fn send(fd: c_int, header: *const msghdr, flags: c_int, call: &dyn Fn(*const msghdr, c_int) -> isize) -> isize {
     if !state::direct() || guard::inside() || header.is_null() {
         return call(header, flags);
     }
@@ -162,7 +161,7 @@ pub unsafe fn send(
 ///
 /// # Safety
 /// The header and everything that it names are the program's.
-pub unsafe fn receive(fd: c_int, header: *mut msghdr, flags: c_int, call: impl Fn(*mut msghdr) -> isize) -> isize {
+unsafe fn receive(fd: c_int, header: *mut msghdr, flags: c_int, call: impl Fn(*mut msghdr) -> isize) -> isize {
     if !state::direct() || guard::inside() || header.is_null() {
         return call(header);
     }
@@ -184,7 +183,7 @@ fn several_done(index: usize) -> c_int {
 ///
 /// # Safety
 /// The list has `count` headers, which are the program's with everything that they name.
-pub unsafe fn several(
+unsafe fn several(
     fd: c_int,
     list: *mut mmsghdr,
     count: c_uint,
@@ -243,47 +242,47 @@ pub unsafe fn several(
     }
 }
 
-export! {
-    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
-        let real = SENDMSG.get();
+made_both! {
+    fn sendmsg, sendmsg_by(by, fd: c_int, message: *const msghdr, flags: c_int) -> isize {
         // SAFETY: the caller's call, with an equivalent header.
         unsafe {
             if references::refuses(fd, flags, || names_managed(message)) {
                 return -1;
             }
-            send(fd, message, flags, &|message, flags| real(fd, message, flags))
+            send(fd, message, flags, &|message, flags| real_sendmsg(by, fd, message, flags))
         }
     }
 }
 
-export! {
-    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
-        let real = RECVMSG.get();
+made_both! {
+    fn recvmsg, recvmsg_by(by, fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
         // SAFETY: as above.
-        unsafe { receive(fd, message, flags, |message| real(fd, message, flags)) }
+        unsafe { receive(fd, message, flags, |message| real_recvmsg(by, fd, message, flags)) }
     }
 }
 
-export! {
-    fn sendmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-        let real = SENDMMSG.get();
+made_both! {
+    fn sendmmsg, sendmmsg_by(by, fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         // SAFETY: as above.
         unsafe {
             if references::refuses(fd, flags, || true) {
                 return -1;
             }
-            several(fd, list, count, None, |list, count| real(fd, list, count, flags))
+            several(fd, list, count, None, |list, count| real_sendmmsg(by, fd, list, count, flags))
         }
     }
 }
 
-export! {
-    fn recvmmsg(fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int, limit: *mut timespec) -> c_int {
-        let real = RECVMMSG.get();
+made_both! {
+    fn recvmmsg, recvmmsg_by(
+        by, fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int, limit: *mut timespec,
+    ) -> c_int {
         // SAFETY: as above. The limit is writable too.
         unsafe {
             let copy = copied::value(limit);
-            let result = several(fd, list, count, Some(flags), |list, count| real(fd, list, count, flags, copy.at(limit)));
+            let result = several(fd, list, count, Some(flags), |list, count| {
+                real_recvmmsg(by, fd, list, count, flags, copy.at(limit))
+            });
             copy.bring_back(result)
         }
     }

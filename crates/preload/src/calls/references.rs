@@ -191,9 +191,6 @@ pub unsafe fn by_number(number: c_long, &[a, b, c, d, ..]: &[usize; 6]) -> Optio
                 state::fail(libc::ENOPROTOOPT);
                 true
             }
-            libc::SYS_sendto => refuses(fd, d as c_int, || state::overlaps(b, c)),
-            libc::SYS_sendmsg => refuses(fd, c as c_int, || vectors::names_managed(b as *const _)),
-            libc::SYS_sendmmsg => refuses(fd, d as c_int, || true),
             _ => false,
         };
         is_refused.then_some(-1)

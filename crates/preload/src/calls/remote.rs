@@ -369,14 +369,6 @@ export! {
     }
 }
 
-/// Whether calls by number on a descriptor are made as the functions are that repeat them: it is such a file, or one of
-/// page tables. All others are made so that a signal interrupts them.
-pub fn covers_numbers(fd: c_int) -> bool {
-    (known::has_memory_file() || has_pagemap())
-        && !guard::inside()
-        && state::keeping_errno(|| ["/mem", "/pagemap"].iter().any(|name| process_in(fd, name).is_some()))
-}
-
 /// Notes a call by number that has succeeded.
 ///
 /// # Safety

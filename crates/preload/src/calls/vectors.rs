@@ -10,8 +10,8 @@ use folioswap::{Mapping, PAGE_SIZE};
 use libc::{iovec, msghdr, pid_t};
 
 use crate::calls::remote::{self, List};
-use crate::ground::export::{aliases, export, real};
-use crate::ground::real::own;
+use crate::ground::export::{aliases, made, made_both, real};
+use crate::ground::real::{By, kernel, own};
 use crate::ground::{guard, state};
 use crate::memory::access::{self, Access};
 use crate::memory::bounce::Bounce;
@@ -20,14 +20,20 @@ use crate::memory::held::{self, Grant, Held};
 use crate::memory::size_limit;
 use crate::memory::transfer::{self, Awaits, Kind};
 
-real!(READV = c"readv": fn(c_int, *const iovec, c_int) -> isize);
-real!(WRITEV = c"writev": fn(c_int, *const iovec, c_int) -> isize);
-real!(PREADV = c"preadv64": fn(c_int, *const iovec, c_int, i64) -> isize);
-real!(PWRITEV = c"pwritev64": fn(c_int, *const iovec, c_int, i64) -> isize);
+made! {
+    fn real_readv = c"readv", SYS_readv(fd: c_int, list: *const iovec, count: c_int) -> isize;
+    fn real_writev = c"writev", SYS_writev(fd: c_int, list: *const iovec, count: c_int) -> isize;
+    fn real_preadv = c"preadv64", SYS_preadv(fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize;
+    fn real_pwritev = c"pwritev64", SYS_pwritev(fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize;
+    fn real_process_vm_readv = c"process_vm_readv", SYS_process_vm_readv(
+        pid: pid_t, local: *const iovec, count: c_ulong, remote: *const iovec, ranges: c_ulong, flags: c_ulong,
+    ) -> isize;
+    fn real_process_vm_writev = c"process_vm_writev", SYS_process_vm_writev(
+        pid: pid_t, local: *const iovec, count: c_ulong, remote: *const iovec, ranges: c_ulong, flags: c_ulong,
+    ) -> isize;
+}
 real!(PREADV2 = c"preadv64v2": fn(c_int, *const iovec, c_int, i64, c_int) -> isize);
 real!(PWRITEV2 = c"pwritev64v2": fn(c_int, *const iovec, c_int, i64, c_int) -> isize);
-real!(VM_READ = c"process_vm_readv": fn(pid_t, *const iovec, c_ulong, *const iovec, c_ulong, c_ulong) -> isize);
-real!(VM_WRITE = c"process_vm_writev": fn(pid_t, *const iovec, c_ulong, *const iovec, c_ulong, c_ulong) -> isize);
 
 /// The most buffers that the kernel takes at once.
 pub const MOST_BUFFERS: usize = 1024;
@@ -404,7 +410,7 @@ pub unsafe fn receive(
 ///
 /// # Safety
 /// The list has `count` buffers, which may be read.
-pub unsafe fn send(
+unsafe fn send(
     fd: c_int,
     list: *const iovec,
     count: c_int,
@@ -432,76 +438,82 @@ pub unsafe fn send_some(list: *const iovec, count: c_int, call: impl Fn(*const i
 }
 
 /// Where a transfer goes on. -1 is the file's own position.
-pub fn offset_after(offset: i64, done: usize) -> i64 {
+fn offset_after(offset: i64, done: usize) -> i64 {
     if offset == -1 { offset } else { offset.wrapping_add(done as i64) }
 }
 
-export! {
-    fn readv(fd: c_int, list: *const iovec, count: c_int) -> isize {
+made_both! {
+    fn readv, readv_by(by, fd: c_int, list: *const iovec, count: c_int) -> isize {
         // SAFETY: the caller's call, with an equivalent list.
         unsafe { receive(fd, list, count, -1, |list, count, _| {
-            remote::transfer_list(fd, (list, count as usize), None, || READV.get()(fd, list, count))
+            remote::transfer_list(fd, (list, count as usize), None, || real_readv(by, fd, list, count))
         }) }
     }
 }
 
-export! {
-    fn writev(fd: c_int, list: *const iovec, count: c_int) -> isize {
+made_both! {
+    fn writev, writev_by(by, fd: c_int, list: *const iovec, count: c_int) -> isize {
         // SAFETY: as above.
         unsafe { send(fd, list, count, |list, count, done| {
-            if done > 0 && !transfer::goes_on(Awaits::More(fd), libc::POLLOUT) {
+            if done > 0 && !transfer::goes_on(Awaits::More(by, fd), libc::POLLOUT) {
                 return -1;
             }
-            remote::transfer_list(fd, (list, count as usize), None, || WRITEV.get()(fd, list, count))
+            remote::transfer_list(fd, (list, count as usize), None, || real_writev(by, fd, list, count))
         }) }
     }
 }
 
-export! {
-    fn preadv(fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize {
+made_both! {
+    fn preadv, preadv_by(by, fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize {
         // SAFETY: as above.
         unsafe { receive(fd, list, count, offset, |list, count, done| {
-            let offset = offset + done as i64;
-            remote::transfer_list(fd, (list, count as usize), Some(offset), || PREADV.get()(fd, list, count, offset))
+            let offset = offset.wrapping_add(done as i64);
+            remote::transfer_list(fd, (list, count as usize), Some(offset), || real_preadv(by, fd, list, count, offset))
         }) }
     }
 }
 
-export! {
-    fn pwritev(fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize {
+made_both! {
+    fn pwritev, pwritev_by(by, fd: c_int, list: *const iovec, count: c_int, offset: i64) -> isize {
         // SAFETY: as above.
         unsafe { send(fd, list, count, |list, count, done| {
-            let offset = offset + done as i64;
-            remote::transfer_list(fd, (list, count as usize), Some(offset), || PWRITEV.get()(fd, list, count, offset))
+            let offset = offset.wrapping_add(done as i64);
+            remote::transfer_list(fd, (list, count as usize), Some(offset), || real_pwritev(by, fd, list, count, offset))
         }) }
     }
 }
 
-export! {
-    fn preadv2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize {
-        // SAFETY: as above.
+made_both! {
+    fn preadv2, preadv2_by(by, fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize {
+        // SAFETY: as above. On 64-bit processors the kernel ignores the offset's second word.
         unsafe { receive(fd, list, count, offset, |list, count, done| {
             let offset = offset_after(offset, done);
             let place = (offset != -1).then_some(offset);
-            remote::transfer_list(fd, (list, count as usize), place, || PREADV2.get()(fd, list, count, offset, flags))
+            remote::transfer_list(fd, (list, count as usize), place, || match by {
+                By::Name => PREADV2.get()(fd, list, count, offset, flags),
+                By::Number => kernel!(libc::SYS_preadv2, fd, list, count, offset, 0, flags) as isize,
+            })
         }) }
     }
 }
 
-export! {
-    fn pwritev2(fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize {
+made_both! {
+    fn pwritev2, pwritev2_by(by, fd: c_int, list: *const iovec, count: c_int, offset: i64, flags: c_int) -> isize {
         // SAFETY: as above.
         unsafe { send(fd, list, count, |list, count, done| {
             let offset = offset_after(offset, done);
             let place = (offset != -1).then_some(offset);
-            remote::transfer_list(fd, (list, count as usize), place, || PWRITEV2.get()(fd, list, count, offset, flags))
+            remote::transfer_list(fd, (list, count as usize), place, || match by {
+                By::Name => PWRITEV2.get()(fd, list, count, offset, flags),
+                By::Number => kernel!(libc::SYS_pwritev2, fd, list, count, offset, 0, flags) as isize,
+            })
         }) }
     }
 }
 
 /// Makes a call on the memory of a process, from the byte `done` of its ranges on. It brings them in, if it can: their
 /// beginning at a time, as all of them may be more than fits.
-pub fn repeat_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: impl Fn(List, List) -> isize) -> isize {
+fn repeat_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: impl Fn(List, List) -> isize) -> isize {
     let rest = if done > 0 { remote::rest(ranges, done) } else { Vec::new() };
     let ranges = if done > 0 { (rest.as_ptr(), rest.len()) } else { ranges };
     remote::transfer_ranges(pid, local, ranges, call)
@@ -510,7 +522,7 @@ pub fn repeat_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: i
 /// The same for a call that writes. Where folios are copied ([`writes_to_process`]) it writes to one page at a time,
 /// from a buffer that is present, and this process's own page is held. Another's may still leave RAM between the
 /// kernel's two steps.
-pub fn write_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: impl Fn(List, List) -> isize) -> isize {
+fn write_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: impl Fn(List, List) -> isize) -> isize {
     let rest = if writes_to_process(ANOTHER_PROCESS, false) { remote::rest(ranges, done) } else { Vec::new() };
     if rest.is_empty() {
         return repeat_ranges(pid, local, ranges, done, call);
@@ -537,32 +549,30 @@ pub fn write_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: im
     written as isize
 }
 
-export! {
-    fn process_vm_readv(
-        pid: pid_t, local: *const iovec, count: c_ulong, remote: *const iovec, ranges: c_ulong, flags: c_ulong,
+made_both! {
+    fn process_vm_readv, process_vm_readv_by(
+        by, pid: pid_t, local: *const iovec, count: c_ulong, remote: *const iovec, ranges: c_ulong, flags: c_ulong,
     ) -> isize {
-        let real = VM_READ.get();
         // SAFETY: the caller's call, with an equivalent local list.
         unsafe {
             receive(ANOTHER_PROCESS, local, count as c_int, -1, |local, count, done| {
                 repeat_ranges(pid, (local, count as usize), (remote, ranges as usize), done, |local, ranges| {
-                    real(pid, local.0, local.1 as c_ulong, ranges.0, ranges.1 as c_ulong, flags)
+                    real_process_vm_readv(by, pid, local.0, local.1 as c_ulong, ranges.0, ranges.1 as c_ulong, flags)
                 })
             })
         }
     }
 }
 
-export! {
-    fn process_vm_writev(
-        pid: pid_t, local: *const iovec, count: c_ulong, remote: *const iovec, ranges: c_ulong, flags: c_ulong,
+made_both! {
+    fn process_vm_writev, process_vm_writev_by(
+        by, pid: pid_t, local: *const iovec, count: c_ulong, remote: *const iovec, ranges: c_ulong, flags: c_ulong,
     ) -> isize {
-        let real = VM_WRITE.get();
         // SAFETY: as above.
         unsafe {
             send(ANOTHER_PROCESS, local, count as c_int, |local, count, done| {
                 write_ranges(pid, (local, count as usize), (remote, ranges as usize), done, |local, ranges| {
-                    real(pid, local.0, local.1 as c_ulong, ranges.0, ranges.1 as c_ulong, flags)
+                    real_process_vm_writev(by, pid, local.0, local.1 as c_ulong, ranges.0, ranges.1 as c_ulong, flags)
                 })
             })
         }

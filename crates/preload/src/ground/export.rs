@@ -51,3 +51,40 @@ macro_rules! real_of {
     };
 }
 pub(crate) use real_of;
+
+/// Declares functions that make a call as the program has made it: by the C library's function of this name, or by the
+/// kernel's number.
+macro_rules! made {
+    ($(fn $function:ident = $name:literal, $number:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty;)*) => {$(
+        unsafe fn $function(by: $crate::ground::real::By, $($arg: $type),*) -> $result {
+            $crate::ground::export::real!(NAMED = $name: fn($($type),*) -> $result);
+            // SAFETY: passes the caller's arguments on unchanged.
+            unsafe {
+                match by {
+                    $crate::ground::real::By::Name => NAMED.get()($($arg),*),
+                    $crate::ground::real::By::Number => {
+                        $crate::ground::real::kernel!(libc::$number $(, $arg)*) as $result
+                    }
+                }
+            }
+        }
+    )*};
+}
+pub(crate) use made;
+
+/// Defines a function under its C library name, and one that does the same for a call by number, too.
+macro_rules! made_both {
+    (fn $name:ident, $made:ident($by:ident, $($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block) => {
+        /// # Safety
+        /// As the call.
+        pub unsafe fn $made($by: $crate::ground::real::By, $($arg: $type),*) -> $result $body
+
+        $crate::ground::export::export! {
+            fn $name($($arg: $type),*) -> $result {
+                // SAFETY: passes the caller's arguments on unchanged.
+                unsafe { $made($crate::ground::real::By::Name, $($arg),*) }
+            }
+        }
+    };
+}
+pub(crate) use made_both;

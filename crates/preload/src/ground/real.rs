@@ -128,6 +128,13 @@ pub fn look_up_all() {
     libc_call::note_syscall(unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) });
 }
 
+/// How the program makes a call: by the C library's function, which is a cancellation point, or by number.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    Name,
+    Number,
+}
+
 /// Makes a system call by number, bypassing this library's own `syscall`. Returns -1 and sets errno on failure.
 macro_rules! kernel {
     ($number:expr $(, $argument:expr)* $(,)?) => {

@@ -8,7 +8,7 @@ use folioswap::PAGE_SIZE;
 use libc::{nfds_t, pollfd, sigset_t, timespec};
 
 use crate::ground::export::real;
-use crate::ground::real::{kernel, own};
+use crate::ground::real::{By, kernel, own};
 use crate::ground::{guard, state};
 use crate::memory::access::Access;
 use crate::memory::bounce::Bounce;
@@ -135,10 +135,8 @@ pub enum Pieces {
 pub enum Awaits {
     /// Nothing: no signal is to interrupt a transfer between its pieces, or it is not to wait.
     Nothing,
-    /// More of this descriptor. As the call for a piece, this is a cancellation point.
-    More(c_int),
-    /// The same for a call by number, which is none.
-    MoreUncancelled(c_int),
+    /// More of this descriptor. This is a cancellation point, if the call for a piece is.
+    More(By, c_int),
 }
 
 /// Waits until a socket gives, or a pipe takes, more after a first piece.
@@ -147,7 +145,7 @@ pub enum Awaits {
 /// not waited for until it takes more: it may take a part before poll says so.
 pub fn goes_on(awaits: Awaits, events: i16) -> bool {
     real!(PPOLL = c"ppoll": fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int);
-    let (Awaits::More(fd) | Awaits::MoreUncancelled(fd)) = awaits else { return true };
+    let Awaits::More(by, fd) = awaits else { return true };
     if events == libc::POLLOUT && about(fd).is_none_or(|about| about.st_mode & libc::S_IFMT != libc::S_IFIFO) {
         return true;
     }
@@ -165,9 +163,9 @@ pub fn goes_on(awaits: Awaits, events: i16) -> bool {
         let time = timespec { tv_sec: limit.tv_sec, tv_nsec: limit.tv_usec * 1000 };
         let limit = if time.tv_sec == 0 && time.tv_nsec == 0 { null() } else { &raw const time };
         let mut polled = pollfd { fd, events, revents: 0 };
-        let result = match awaits {
-            Awaits::More(_) => PPOLL.get()(&mut polled, 1, limit, null()),
-            _ => kernel!(libc::SYS_ppoll, &raw mut polled, 1, limit, 0, 0) as c_int,
+        let result = match by {
+            By::Name => PPOLL.get()(&mut polled, 1, limit, null()),
+            By::Number => kernel!(libc::SYS_ppoll, &raw mut polled, 1, limit, 0, 0) as c_int,
         };
         match result {
             0 => false,
