@@ -39,6 +39,7 @@ const REMOVEXATTRAT: c_long = 466;
 const OPEN_TREE_ATTR: c_long = 467;
 const FILE_GETATTR: c_long = 468;
 const FILE_SETATTR: c_long = 469;
+const LISTNS: c_long = 470;
 
 const TIME: usize = size_of::<timespec>();
 /// Bytes of the kernel's signal set.
@@ -72,7 +73,7 @@ fn files(number: c_long) -> &'static [Argument] {
         SYS_sysfs => &[Plain, UNKNOWN, UNKNOWN],
         CACHESTAT => &[Plain, Read(16), Written(40)],
         STATMOUNT => &[UNKNOWN, Writes(Word(2), 1)],
-        LISTMOUNT => &[UNKNOWN, Writes(Word(2), 8)],
+        LISTMOUNT | LISTNS => &[UNKNOWN, Writes(Word(2), 8)],
         FILE_GETATTR | FILE_SETATTR => &[Plain, Text, Writes(Word(3), 1)],
         SYS_fcntl => &[Plain, Plain, UNKNOWN],
         SYS_io_setup => &[Plain, Written(8)],
@@ -128,7 +129,9 @@ fn others(number: c_long) -> &'static [Argument] {
         SYS_capset => &[Written(8), Read(24)],
         SYS_finit_module => &[Plain, Text],
         SYS_getrandom => &[Writes(Word(1), 1)],
-        SYS_mq_notify => &[Plain, Read(size_of::<sigevent>())],
+        SYS_mq_notify => &[Plain, UNKNOWN], // a cookie, if a thread is to be told
+        SYS_kexec_load => &[Plain, Plain, UNKNOWN],
+        SYS_kexec_file_load => &[Plain, Plain, Plain, Reads(Word(2), 1)],
         SYS_add_key => &[Text, Text, Reads(Word(3), 1)],
         SYS_request_key => &[Text, Text, Text],
         SYS_keyctl | SYS_prctl => &[Plain, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN],

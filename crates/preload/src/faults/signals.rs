@@ -125,7 +125,7 @@ pub fn inherited<R>(call: impl FnOnce() -> R) -> R {
 export! {
     fn sigaction(signal: c_int, action: *const Action, before: *mut Action) -> c_int {
         let real = SIGACTION.get();
-        if !ours::has_ours() {
+        if !ours::has_ours() || threads::is_internal(signal) {
             // SAFETY: passes the caller's arguments on unchanged.
             return unsafe { real(signal, action, before) };
         }
@@ -151,7 +151,9 @@ export! {
             let mut known: Action = zeroed();
             let _stack = cover::stack();
             let result = real(signal, copy.as_ref().map_or(null(), |copy| &raw const *copy), &raw mut known);
-            if result == 0 && !before.is_null() {
+            if result != 0 {
+                small_stack::note(signal, was);
+            } else if !before.is_null() {
                 change(&mut known, |known| small_stack::told(known, was));
                 *before = known;
             }
@@ -261,6 +263,7 @@ pub unsafe fn kernel_action(
             let _stack = cover::stack();
             let new = wanted.as_ref().map_or(std::ptr::null(), |wanted| &raw const *wanted);
             if kernel!(libc::SYS_rt_sigaction, signal, new, &raw mut known, set_len) < 0 {
+                small_stack::note(signal, was);
                 return -1;
             }
             known = small_stack::told(known, was);

@@ -61,6 +61,7 @@ static_tls! {
 }
 
 const ON_STACK: u64 = libc::SA_ONSTACK as u64;
+const OPEN: u64 = libc::SA_NODEFER as u64;
 
 /// What the program has set for a signal whose handlers begin here.
 #[derive(Clone, Copy)]
@@ -75,9 +76,16 @@ impl Noted {
         self.flags & ON_STACK == 0
     }
 
-    /// The flags that the kernel is to know. Only faults need the signal stack for plain handlers.
+    /// The flags that the kernel is to know. Only faults need the signal stack for plain handlers. On that stack there
+    /// is room for one frame of each signal, so the kernel blocks it until the handler begins ([`Noted::opened`]).
     fn kernels_flags(self) -> u64 {
-        if ours::takes_faults() { self.flags | ON_STACK } else { self.flags }
+        let flags = if ours::takes_faults() { self.flags | ON_STACK } else { self.flags };
+        if flags & ON_STACK != 0 { flags & !OPEN } else { flags }
+    }
+
+    /// The signal of this handler as a mask, if only the kernel blocks it.
+    fn opened(self, signal: c_int) -> u64 {
+        if self.flags & !self.kernels_flags() & OPEN != 0 { 1 << (signal - 1) } else { 0 }
     }
 }
 
@@ -87,13 +95,20 @@ pub fn instead_of(signal: c_int, action: KernelAction) -> KernelAction {
     if !vforked::is_child() && (1..NR_SIGNALS as c_int).contains(&signal) {
         guard::note_handler(signal, ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.handler));
     }
-    let Some(place) = HANDLERS.get(signal as usize).filter(|_| !is_special && !vforked::is_child()) else {
+    if is_special || vforked::is_child() || signal as usize >= NR_SIGNALS {
         return KernelAction { mask: action.mask & !ours::ours_mask(), ..action };
-    };
-    place.store(action.handler, Ordering::SeqCst);
-    FLAGS[signal as usize].store(action.flags, Ordering::SeqCst);
-    MASKS[signal as usize].store(action.mask, Ordering::SeqCst);
+    }
+    note(signal, Noted { handler: action.handler, flags: action.flags, mask: action.mask });
     KernelAction { restorer: action.restorer, ..kernels(noted(signal)) }
+}
+
+/// Notes what the program has set. Or puts back what was noted, if the kernel has refused that.
+pub fn note(signal: c_int, noted: Noted) {
+    if let Some(place) = HANDLERS.get(signal as usize).filter(|_| !vforked::is_child()) {
+        place.store(noted.handler, Ordering::SeqCst);
+        FLAGS[signal as usize].store(noted.flags, Ordering::SeqCst);
+        MASKS[signal as usize].store(noted.mask, Ordering::SeqCst);
+    }
 }
 
 /// Has the handler of a signal that was set without this library, if there is one, begin here.
@@ -128,9 +143,9 @@ pub fn told(known: KernelAction, noted: Noted) -> KernelAction {
     if known.handler != enter as *const () as usize {
         return known;
     }
-    let added = if noted.is_plain() { ON_STACK } else { 0 };
+    let (added, left_out) = (if noted.is_plain() { ON_STACK } else { 0 }, noted.flags & OPEN);
     let mask = known.mask | noted.mask & ours::ours_mask();
-    KernelAction { handler: noted.handler, flags: known.flags & !added, mask, ..known }
+    KernelAction { handler: noted.handler, flags: known.flags & !added | left_out, mask, ..known }
 }
 
 /// Where to go on, and where the frame lies now; zero: where it was.
@@ -175,10 +190,15 @@ fn landed(signal: c_int, frame: usize, context: &mut ucontext_t, about: *const s
         caught::forget();
     }
     // SAFETY: the kernel's frame, which this handler alone uses.
-    let moved = unsafe { settled_blocked(frame, context, noted) };
+    let moved = unsafe { settled_blocked(frame, context, (signal, noted)) };
     if moved.is_none() {
         // SAFETY: as above.
         unsafe { begin(frame, context, leave_in_place()) };
+        let opened = noted.opened(signal);
+        if opened != 0 {
+            // SAFETY: the kernel reads a set of 8 bytes.
+            unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const opened, 0usize, 8) };
+        }
     }
     Landing { frame: moved.unwrap_or(0), handler: noted.handler }
 }
@@ -248,7 +268,7 @@ fn is_plain_here(noted: Noted, frame: usize) -> bool {
 ///
 /// # Safety
 /// As [`moved`].
-unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, noted: Noted) -> Option<usize> {
+unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, (signal, noted): (c_int, Noted)) -> Option<usize> {
     let is_first = !has_not_begun(context);
     let is_wanted = match is_plain_here(noted, frame) {
         true => is_to_move(frame, context),
@@ -260,10 +280,11 @@ unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, noted: Noted) 
     let (all, mut before) = (!ours::ours_mask(), 0u64);
     // SAFETY: the kernel reads a set of 8 bytes and writes another.
     unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, &raw mut before, 8) };
-    BLOCKED.set((true, before));
+    BLOCKED.set((true, before & !noted.opened(signal)));
     // SAFETY: the caller upholds this function's own contract.
     let moved = unsafe { settled(frame, context, noted) };
     if moved.is_none() {
+        BLOCKED.set((true, before));
         reopen();
     }
     moved
@@ -294,10 +315,13 @@ unsafe fn settled(frame: usize, context: &mut ucontext_t, noted: Noted) -> Optio
 unsafe fn settle_below(context: &mut ucontext_t) -> Option<()> {
     let below = pointer(context);
     let registers = &mut context.uc_mcontext.gregs;
-    let of_below = registers[libc::REG_RDX as usize] as *mut ucontext_t;
-    let noted = noted(registers[libc::REG_RDI as usize] as c_int);
+    let (signal, of_below) =
+        (registers[libc::REG_RDI as usize] as c_int, registers[libc::REG_RDX as usize] as *mut ucontext_t);
+    let noted = noted(signal);
     // SAFETY: the frame and the context of a handler that has not begun.
     let new = unsafe { settled(below, &mut *of_below, noted)? };
+    // SAFETY: the kernel's set has 8 bytes.
+    unsafe { *(&raw mut context.uc_sigmask).cast::<u64>() &= !noted.opened(signal) };
     for register in [libc::REG_RSP, libc::REG_RSI, libc::REG_RDX] {
         registers[register as usize] += new.wrapping_sub(below) as i64;
     }

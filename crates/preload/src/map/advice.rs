@@ -10,7 +10,7 @@ use crate::ground::export::export;
 use crate::ground::guard;
 use crate::ground::real::kernel;
 use crate::ground::state::{self, Phase};
-use crate::map::{adopt, managed, protection};
+use crate::map::{adopt, protection};
 use crate::memory::access::{self, Access};
 use crate::memory::pages::pages;
 use crate::memory::{known, open_pages};
@@ -131,7 +131,8 @@ fn remove_guards(space: &RawSpace, range: &Range<usize>) -> c_int {
     let _beginning = known::beginning();
     let result = kernel_advise(range, MADV_GUARD_REMOVE);
     let parts = known::guarded().remove(range.clone());
-    state::keeping_errno(|| parts.into_iter().for_each(|part| managed::manage(space, part)));
+    // Another thread may have written to them by now.
+    state::keeping_errno(|| parts.iter().for_each(|part| adopt::as_it_is(space, part)));
     result
 }
 

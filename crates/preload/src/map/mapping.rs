@@ -468,18 +468,19 @@ pub unsafe fn unmap(addr: *mut c_void, len: usize) -> c_int {
         let _guard = guard::enter();
         let _held = adopt::hold();
         let replacing = state::space().map(|space| Replacing::removing(space, &range));
-        known::forget(&range);
-        let Some((space, replacing)) = state::space().zip(replacing) else { return unmap() };
-        let managed = match state::overlaps(range.start, range.len()) {
-            true => space.managed_parts(range.clone()).iter().map(Range::len).sum(),
-            false => 0,
-        };
-        footprint::before_unmapping(range.len() - managed);
-        if managed == 0 {
-            return unmap();
-        }
-        // SAFETY: the program gives these pages up.
-        unsafe { replace(space, &range, replacing, unmap) }
+        known::forget_by(&range, || {
+            let Some((space, replacing)) = state::space().zip(replacing) else { return unmap() };
+            let managed = match state::overlaps(range.start, range.len()) {
+                true => space.managed_parts(range.clone()).iter().map(Range::len).sum(),
+                false => 0,
+            };
+            footprint::before_unmapping(range.len() - managed);
+            if managed == 0 {
+                return unmap();
+            }
+            // SAFETY: the program gives these pages up.
+            unsafe { replace(space, &range, replacing, unmap) }
+        })
     })
 }
 

@@ -54,14 +54,13 @@ fn change(wanted: usize, call: impl FnOnce() -> c_int) -> c_int {
         }
         let gone = new..old;
         let replacing = state::space().map(|space| Replacing::removing(space, &gone));
-        known::forget(&gone);
-        return match state::space().zip(replacing) {
+        return known::forget_by(&gone, || match state::space().zip(replacing) {
             Some((space, replacing)) if state::overlaps(gone.start, gone.len()) => {
                 // SAFETY: the program gives this memory up.
                 unsafe { replace(space, &gone, replacing, call) }
             }
             _ => call(),
-        };
+        });
     }
     let result = call();
     if result == 0 && new > old {

@@ -185,9 +185,8 @@ fn resize(space: &RawSpace, request: &Request) -> io::Result<usize> {
             return request.call(0, 0);
         }
         let replacing = Replacing::removing(space, old);
-        known::forget(&tail);
         // SAFETY: the program gives up the tail.
-        return unsafe { replace(space, &tail, replacing, || request.call(0, 0)) };
+        return known::forget_by(&tail, || unsafe { replace(space, &tail, replacing, || request.call(0, 0)) });
     }
     let last = old.end - PAGE_SIZE..old.end;
     if space.has_locked(&last) {

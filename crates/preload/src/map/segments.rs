@@ -68,13 +68,14 @@ export! {
                 true => range.start..range.end.next_multiple_of(BLOCK_BYTES),
                 false => range,
             };
-            known::forget(&range);
             let replacing = Replacing { is_new: false, may_fail: true };
-            match state::space().filter(|_| state::overlaps(range.start, range.len())) {
-                // SAFETY: the program gives up what is there.
-                Some(space) => unsafe { replace(space, &range, replacing, || attach(addr, flags)) },
-                None => attach(addr, flags),
-            }
+            known::forget_by(&range, || {
+                match state::space().filter(|_| state::overlaps(range.start, range.len())) {
+                    // SAFETY: the program gives up what is there.
+                    Some(space) => unsafe { replace(space, &range, replacing, || attach(addr, flags)) },
+                    None => attach(addr, flags),
+                }
+            })
         })
     }
 }

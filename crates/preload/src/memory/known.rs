@@ -7,7 +7,7 @@ use folioswap::{BLOCK_BYTES, PAGE_SIZE, RangeSet};
 
 use crate::ground::heap::ORDINARY as ORDINARY_HEAP;
 use crate::ground::lock::{Lock, Locked};
-use crate::ground::state;
+use crate::ground::state::{self, Outcome};
 use crate::memory::open_pages;
 use crate::memory::pages::PLAIN;
 
@@ -168,6 +168,17 @@ pub fn is_divided(managed: &Range<usize>) -> bool {
     is_part(wiped().parts(managed)) || is_part(not_forked().parts(managed))
 }
 
+/// Forgets a range that is unmapped or replaced, unless the call that does so fails.
+pub fn forget_by<R: Outcome>(range: &Range<usize>, call: impl FnOnce() -> R) -> R {
+    open_pages::note_closed(range);
+    let leaving = leave(range);
+    let result = call();
+    if result.has_failed() {
+        leaving.stay();
+    }
+    result
+}
+
 /// Forgets a range that is unmapped or replaced.
 pub fn forget(range: &Range<usize>) {
     open_pages::note_closed(range); // until it is known what comes there
@@ -193,7 +204,9 @@ pub fn leave(old: &Range<usize>) -> Leaving {
         true => Vec::new(),
         false => set.remove(old.clone()),
     };
-    Leaving(all.each_mut().map(take))
+    let leaving = Leaving(all.each_mut().map(take));
+    note_total(&all);
+    leaving
 }
 
 impl Leaving {
