@@ -1,7 +1,7 @@
 // EXPECT: exit 0, last line "ok"
 // BUDGETS: 24M
-// Actions that are refused change nothing: those for the signals that the C library keeps, and one with a set of another
-// length. Many signals come at once whose handler does not block them.
+// Actions that are refused change nothing: those for the signals that the C library keeps, and one with a set of
+// another length. Many signals come at once whose handler does not block them.
 #include "check.h"
 enum { NR_QUEUED = 1000 };
 static volatile int nr_first, nr_other, nr_open;

@@ -1,15 +1,20 @@
 //! `folioswap doctor`: reports what this system permits. Each missing feature comes with the one command that enables
 //! it.
 
+use std::io::Write;
+
 use crate::{program, run};
 use folioswap::{ExitStatus, Finding, Verdict};
+use folioswap_command::exit::Failure;
 
 /// Prints the findings. The exit status is 0 if `run` can work.
-pub fn print() -> u8 {
+pub fn print() -> Result<u8, Failure> {
     let mut findings = folioswap::doctor();
     findings.push(library());
-    print!("{}", table(&findings));
-    if findings.iter().any(|finding| finding.verdict == Verdict::Missing) { ExitStatus::CheckFailed.code() } else { 0 }
+    let written = std::io::stdout().write_all(table(&findings).as_bytes());
+    written.map_err(|error| Failure::new(format!("standard output: {error}")))?;
+    let is_missing = findings.iter().any(|finding| finding.verdict == Verdict::Missing);
+    Ok(if is_missing { ExitStatus::CheckFailed.code() } else { 0 })
 }
 
 /// Checks that the preload library is where `run` looks for it.

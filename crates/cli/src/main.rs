@@ -42,7 +42,7 @@ fn act() -> Result<End, Failure> {
     let status = match cli.command {
         Command::Run(args) => return run::run(&args),
         Command::Bench(command) => folioswap_bench::run(&command.0)?,
-        Command::Doctor => doctor::print(),
+        Command::Doctor => doctor::print()?,
         Command::Step(step) => folioswap_bench::step(&step, program::find)?,
     };
     Ok(End::Status(status))

@@ -27,6 +27,16 @@ fn is_root() -> bool {
 }
 
 #[test]
+fn what_cannot_be_printed_is_told() {
+    for what in ["doctor", "--help"] {
+        let full = File::options().write(true).open("/dev/full").expect("a device that is always full");
+        let output = Command::new(FOLIOSWAP).arg(what).stdout(full).output().expect("the command runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(125) && said.contains("standard output: No space"), "{what}: {said}");
+    }
+}
+
+#[test]
 fn bad_input_has_one_line_and_a_status() {
     let scratch = Scratch::new();
     let disk = scratch.path("swap").display().to_string();

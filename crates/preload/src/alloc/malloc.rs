@@ -3,8 +3,9 @@
 //! - the private heap, for the library's and the engine's own code;
 //! - the ordinary heap, before the engine runs, if the budget is small;
 //! - the ordinary heap, if the C library itself asks for 256 bytes to 64 KiB. These are stdio buffers and the like,
-//!   which the kernel accesses in calls that cannot be covered. The return address identifies the caller, which is why
-//!   three functions here are written in assembly;
+//!   which the kernel accesses in calls that cannot be covered. It waits for them itself in monitor mode, unless folios
+//!   are copied. The return address identifies the caller, which is why three functions here are written in assembly.
+//!   Of what the C library returns to the program, `strdup` and `asprintf` and their kin are made here;
 //! - the ordinary heap, if the loader asks. These are the vectors by which threads find their thread-local variables,
 //!   which the fault path uses too;
 //! - the program heap in managed memory, for all others.
@@ -13,13 +14,13 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
 use crate::alloc::program_heap;
-use crate::faults::threads;
+use crate::faults::{ours, threads};
 use crate::ground::export::{export, real};
 use crate::ground::heap::{self, ALIGNMENT, ORDINARY, PRIVATE};
 use crate::ground::state::{self, Phase};
 use crate::ground::{c_library, guard, waiting};
 use crate::memory::{known, refused};
-use folioswap::PAGE_SIZE;
+use folioswap::{Mapping, PAGE_SIZE};
 
 real!(MALLOC = c"malloc": fn(usize) -> *mut c_void);
 real!(CALLOC = c"calloc": fn(usize, usize) -> *mut c_void);
@@ -38,9 +39,15 @@ const SMALL_BYTES: usize = 64 << 10;
 
 /// Whether a block belongs into the ordinary heap.
 fn is_ordinary(size: usize, caller: usize) -> bool {
-    let is_buffer = || (LEAST_BUFFER_BYTES..SMALL_BYTES).contains(&size) && c_library::code().contains(&caller);
+    let is_libcs = || (LEAST_BUFFER_BYTES..SMALL_BYTES).contains(&size) && c_library::code().contains(&caller);
+    let is_buffer = || is_libcs() && !is_waited_for();
     let is_early = || !program_heap::is_ready() && size < MOST_SMALL_BYTES && known::has_share(size);
     c_library::is_loader(caller) || is_buffer() || is_early()
+}
+
+/// Whether the kernel waits for what is not in RAM, and keeps what it pins.
+fn is_waited_for() -> bool {
+    !ours::takes_faults() && state::arena().is_some_and(|arena| arena.mapping() == Mapping::Move)
 }
 
 enum Source {
@@ -96,6 +103,22 @@ fn allocate(size: usize, align: usize, caller: usize) -> *mut u8 {
     }
 }
 
+/// A copy of `len` bytes with `end` zeros behind them, as a block for the program.
+///
+/// # Safety
+/// They can be read.
+pub unsafe fn copy(at: *const u8, len: usize, end: usize) -> *mut u8 {
+    let block = allocate(len + end, 1, 0);
+    if !block.is_null() {
+        // SAFETY: the caller's promise, and a new block of that size.
+        unsafe {
+            std::ptr::copy_nonoverlapping(at, block, len);
+            block.add(len).write_bytes(0, end);
+        }
+    }
+    block
+}
+
 extern "C" fn malloc_for(size: usize, caller: usize) -> *mut c_void {
     allocate(size, 1, caller).cast()
 }
@@ -145,15 +168,14 @@ fn zeroed(heap: &heap::Heap, size: usize) -> *mut u8 {
     block
 }
 
-/// Where a block came from. `None`: it is no block that is known. The heaps that are never managed come first: one may
-/// begin or end within 2 MiB in which there is managed memory, too.
-fn owner(block: *const u8) -> Option<Source> {
-    if let Some(heap) = [&ORDINARY, &PRIVATE].into_iter().find(|heap| heap.owns(block)) {
-        Some(Source::Heap(heap))
-    } else if program_heap::owns(block) {
-        Some(Source::Program)
-    } else {
-        (state::phase() == Phase::Passing).then_some(Source::Libc)
+/// Where a block came from. The heaps that are never managed come first: one may begin or end within 2 MiB in which
+/// there is managed memory, too. The C library has blocks of its own whoever allocates (`__libc_malloc`), and says what
+/// is no block.
+fn owner(block: *const u8) -> Source {
+    match [&ORDINARY, &PRIVATE].into_iter().find(|heap| heap.owns(block)) {
+        Some(heap) => Source::Heap(heap),
+        None if program_heap::owns(block) => Source::Program,
+        None => Source::Libc,
     }
 }
 
@@ -168,13 +190,12 @@ unsafe fn release(block: *mut u8) {
     // SAFETY: each allocator gets a block that it handed out, and the caller gives it up.
     unsafe {
         match owner(block) {
-            Some(Source::Heap(heap)) => {
+            Source::Heap(heap) => {
                 let _guard = std::ptr::eq(heap, &PRIVATE).then(guard::enter);
                 heap.release(block);
             }
-            Some(Source::Program) => program_heap::release(block),
-            Some(Source::Libc) => FREE.get()(block.cast()),
-            None => {}
+            Source::Program => program_heap::release(block),
+            Source::Libc => FREE.get()(block.cast()),
         }
     }
 }
@@ -187,10 +208,9 @@ unsafe fn usable(block: *mut u8) -> usize {
     // SAFETY: each allocator gets a block that it handed out.
     unsafe {
         match owner(block) {
-            Some(Source::Heap(_)) => heap::usable(block),
-            Some(Source::Program) => program_heap::usable(block),
-            Some(Source::Libc) => USABLE.get()(block.cast()),
-            None => 0,
+            Source::Heap(_) => heap::usable(block),
+            Source::Program => program_heap::usable(block),
+            Source::Libc => USABLE.get()(block.cast()),
         }
     }
 }
@@ -203,15 +223,13 @@ unsafe fn resize_in_place(block: *mut u8, size: usize, caller: usize) -> Option<
     let owner = owner(block);
     // SAFETY: each allocator gets a block that it handed out.
     unsafe {
-        if let Some(Source::Program) = owner {
+        if let Source::Program = owner {
             let resize = || refused::within_heap(|| program_heap::resize(block, size));
             return if state::may_manage() { state::keeping_errno(resize) } else { None };
         }
         match (source(size, caller), owner) {
-            (Source::Heap(wanted), Some(Source::Heap(heap))) if std::ptr::eq(wanted, heap) => {
-                Some(heap.resize(block, size))
-            }
-            (Source::Libc, Some(Source::Libc)) => Some(REALLOC.get()(block.cast(), size).cast()),
+            (Source::Heap(wanted), Source::Heap(heap)) if std::ptr::eq(wanted, heap) => Some(heap.resize(block, size)),
+            (Source::Libc, Source::Libc) => Some(REALLOC.get()(block.cast(), size).cast()),
             _ => None,
         }
     }

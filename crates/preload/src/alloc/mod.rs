@@ -4,3 +4,4 @@ pub mod huge;
 pub mod mallinfo;
 pub mod malloc;
 pub mod program_heap;
+pub mod texts;

@@ -1,17 +1,19 @@
-//! Functions that Rust cannot define: `execl` and its kin, which are variadic, and `dlopen`, which knows its caller by
-//! the return address.
+//! Functions that Rust cannot define: `execl` and its kin, which are variadic, and `dlopen` and `dlsym`, which know
+//! their caller by the return address.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 use libc::Lmid_t;
 
 use crate::calls::process;
 use crate::ground::export::real;
-use crate::ground::guard;
+use crate::ground::real::instead_of_found;
+use crate::ground::{c_library, guard};
 
 type Text = *const c_char;
 
 real!(OPEN = c"dlopen": fn(Text, c_int) -> *mut c_void);
+real!(FIND = c"dlsym": fn(*mut c_void, Text) -> *mut c_void);
 real!(OPEN_IN = c"dlmopen": fn(Lmid_t, Text, c_int) -> *mut c_void);
 
 /// `execlp`: search the path.
@@ -117,5 +119,64 @@ pub unsafe extern "C" fn dlmopen(space: Lmid_t, name: Text, how: c_int) -> *mut 
         "jmp rax",
         others = const !libc::RTLD_DEEPBIND,
         before = sym before_open_in,
+    )
+}
+
+/// What programs allocate by, which may be another library's.
+const ALLOCATION: [&CStr; 13] = [
+    c"malloc",
+    c"calloc",
+    c"realloc",
+    c"reallocarray",
+    c"free",
+    c"memalign",
+    c"aligned_alloc",
+    c"posix_memalign",
+    c"valloc",
+    c"pvalloc",
+    c"malloc_usable_size",
+    c"malloc_trim",
+    c"mallinfo2",
+];
+
+extern "C" fn before_find() -> *const c_void {
+    FIND.get() as *const c_void
+}
+
+/// Finds a symbol of one library and those that it needs. Of the C library these are this library's functions, as for
+/// who calls them by name: run times for other languages do so.
+unsafe extern "C" fn find_in(library: *mut c_void, name: Text) -> *mut c_void {
+    // SAFETY: the caller's call, whose name is a C string.
+    unsafe {
+        let found = FIND.get()(library, name);
+        if found.is_null() || guard::inside() {
+            return found;
+        }
+        let name = CStr::from_ptr(name);
+        match ALLOCATION.contains(&name) && c_library::has_other_malloc() {
+            true => found,
+            false => instead_of_found(name, found),
+        }
+    }
+}
+
+/// Finds a symbol: after the caller's library, or in all (the two special handles), or in one ([`find_in`]).
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dlsym(library: *mut c_void, name: Text) -> *mut c_void {
+    std::arch::naked_asm!(
+        "lea rax, [rdi + 1]",
+        "cmp rax, 1",
+        "ja {find_in}",
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {before}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "jmp rax",
+        find_in = sym find_in,
+        before = sym before_find,
     )
 }

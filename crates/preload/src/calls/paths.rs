@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use libc::{FILE, dev_t, gid_t, mode_t, size_t, ssize_t, timespec, timeval};
 
-use crate::calls::copied::copied;
+use crate::calls::copied::{self, copied};
 use crate::ground::export::{export, real};
 use crate::memory::cover::{repeat, text, touch};
 
@@ -90,7 +90,6 @@ macro_rules! touched {
 }
 
 touched! {
-    fn mkdtemp = c"mkdtemp"(path: *mut c_char) -> *mut c_char { text(path) }
     fn realpath = c"realpath"(
         path: Text, buffer: *mut c_char
     ) -> *mut c_char { text(path), touch(buffer, libc::PATH_MAX as usize) }
@@ -102,8 +101,30 @@ touched! {
     fn __realpath_chk = c"__realpath_chk"(
         path: Text, buffer: *mut c_char, room: size_t
     ) -> *mut c_char { text(path), touch(buffer, libc::PATH_MAX as usize) }
-    fn mktemp = c"mktemp"(path: *mut c_char) -> *mut c_char { text(path) }
     fn getcwd = c"getcwd"(
         buffer: *mut c_char, len: size_t
     ) -> *mut c_char { touch(buffer, len.min(libc::PATH_MAX as usize)) }
+}
+
+/// Functions that change the path that they are given, so that they cannot be repeated, and return it.
+macro_rules! changed {
+    ($($name:ident = $text:literal)*) => {$(
+        export! {
+            fn $name(path: *mut c_char) -> *mut c_char {
+                real!(REAL = $text: fn(*mut c_char) -> *mut c_char);
+                let real = REAL.get();
+                // SAFETY: the caller's call, with a copy of the path.
+                unsafe {
+                    let copy = copied::text(path);
+                    let result = copy.bring_back(real(copy.at(path)));
+                    if result == copy.at(path) { path } else { result }
+                }
+            }
+        }
+    )*};
+}
+
+changed! {
+    mkdtemp = c"mkdtemp"
+    mktemp = c"mktemp"
 }

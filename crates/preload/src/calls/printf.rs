@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 
 use libc::FILE;
 
+use crate::alloc::texts;
 use crate::calls::{io, stdio};
 use crate::ground::export::{export, real};
 use crate::ground::{guard, state};
@@ -27,6 +28,8 @@ real!(VFPRINTF = c"vfprintf": fn(*mut FILE, Text, *mut VaList) -> c_int);
 real!(VFPRINTF_CHK = c"__vfprintf_chk": fn(*mut FILE, c_int, Text, *mut VaList) -> c_int);
 real!(VDPRINTF = c"vdprintf": fn(c_int, Text, *mut VaList) -> c_int);
 real!(VDPRINTF_CHK = c"__vdprintf_chk": fn(c_int, c_int, Text, *mut VaList) -> c_int);
+real!(VASPRINTF = c"vasprintf": fn(*mut *mut c_char, Text, *mut VaList) -> c_int);
+real!(VASPRINTF_CHK = c"__vasprintf_chk": fn(*mut *mut c_char, c_int, Text, *mut VaList) -> c_int);
 real!(VSNPRINTF = c"vsnprintf": fn(*mut c_char, usize, Text, *mut VaList) -> c_int);
 real!(VSNPRINTF_CHK = c"__vsnprintf_chk": fn(*mut c_char, usize, c_int, usize, Text, *mut VaList) -> c_int);
 
@@ -146,6 +149,29 @@ unsafe extern "C-unwind" fn descriptor_checked(fd: c_int, flag: c_int, format: T
     unsafe { print(list, make, to_descriptor(fd), |list| real(fd, flag, format, list)) }
 }
 
+/// Has a text allocated by `make`, and moves it to where the program's blocks are.
+///
+/// # Safety
+/// The program's place for the text.
+unsafe fn allocated(to: *mut *mut c_char, make: impl FnOnce() -> c_int) -> c_int {
+    let len = make();
+    if let Ok(nr_bytes) = usize::try_from(len) {
+        // SAFETY: the C library has put a text of that length there.
+        state::keeping_errno(|| unsafe { *to = texts::moved(*to, nr_bytes) });
+    }
+    len
+}
+
+unsafe extern "C-unwind" fn block(to: *mut *mut c_char, format: Text, list: *mut VaList) -> c_int {
+    // SAFETY: the caller's call.
+    unsafe { allocated(to, || VASPRINTF.get()(to, format, list)) }
+}
+
+unsafe extern "C-unwind" fn block_checked(to: *mut *mut c_char, flag: c_int, format: Text, list: *mut VaList) -> c_int {
+    // SAFETY: the caller's call.
+    unsafe { allocated(to, || VASPRINTF_CHK.get()(to, flag, format, list)) }
+}
+
 unsafe extern "C-unwind" fn standard(format: Text, list: *mut VaList) -> c_int {
     // SAFETY: the caller's call.
     unsafe { stream(stdout, format, list) }
@@ -172,6 +198,8 @@ listed! {
     vprintf(format: Text) => standard
     vfprintf(to: *mut FILE, format: Text) => stream
     vdprintf(fd: c_int, format: Text) => descriptor
+    vasprintf(to: *mut *mut c_char, format: Text) => block
+    __vasprintf_chk(to: *mut *mut c_char, flag: c_int, format: Text) => block_checked
     __vprintf_chk(flag: c_int, format: Text) => standard_checked
     __vfprintf_chk(to: *mut FILE, flag: c_int, format: Text) => stream_checked
     __vdprintf_chk(fd: c_int, flag: c_int, format: Text) => descriptor_checked
@@ -228,6 +256,9 @@ variadic! {
     printf: 8, "rsi" => standard
     fprintf: 16, "rdx" => stream
     dprintf: 16, "rdx" => descriptor
+    asprintf: 16, "rdx" => block
+    __asprintf: 16, "rdx" => block
+    __asprintf_chk: 24, "rcx" => block_checked
     __printf_chk: 16, "rdx" => standard_checked
     __fprintf_chk: 24, "rcx" => stream_checked
     __dprintf_chk: 24, "rcx" => descriptor_checked

@@ -140,7 +140,7 @@ export! {
 }
 
 /// Whether an option would have a socket refer to pages. The answer of a kernel without it is ENOPROTOOPT.
-fn is_zero_copy(level: c_int, name: c_int) -> bool {
+pub fn is_zero_copy(level: c_int, name: c_int) -> bool {
     level == libc::SOL_SOCKET && name == libc::SO_ZEROCOPY && state::may_manage() && !guard::inside()
 }
 

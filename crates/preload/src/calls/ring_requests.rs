@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use libc::{iovec, msghdr, timespec};
 
-use crate::calls::vectors;
+use crate::calls::{references, vectors};
 use crate::ground::{guard, state};
 use crate::map::hand_over::hand_over;
 use crate::map::{adopt, advice};
@@ -112,8 +112,11 @@ impl Entry {
     }
 }
 
+/// A command that sets a socket's option, by the word behind the address, which names the level and the option.
+const SETS_OPTION: u32 = 3;
+
 /// Makes a zero-copy send of managed memory a plain one. No notification follows, as its completion says: it lacks
-/// IORING_CQE_F_MORE.
+/// IORING_CQE_F_MORE. The option that permits others is made one that no socket has ([`references`]).
 ///
 /// # Safety
 /// The program's entry, which the kernel has not taken.
@@ -121,11 +124,21 @@ pub unsafe fn send_plainly(entry: *mut Entry) {
     // SAFETY: the caller upholds this function's own contract.
     unsafe {
         let entry = &mut *entry;
-        if !matches!(entry.operation, SEND_ZC | SENDMSG_ZC) || entry.priority & SEND_FIXED != 0 {
+        let (addr, len) = (entry.addr as usize, entry.len as usize);
+        if entry.operation == URING_CMD && entry.second as u32 == SETS_OPTION {
+            let [level, name] = [entry.addr as c_int, (entry.addr >> 32) as c_int];
+            if references::is_zero_copy(level, name) {
+                entry.addr |= !0 << 32;
+            }
             return;
         }
-        let (addr, len) = (entry.addr as usize, entry.len as usize);
-        let is_message = entry.operation == SENDMSG_ZC;
+        let is_message = matches!(entry.operation, SENDMSG | SENDMSG_ZC);
+        let is_send = is_message || matches!(entry.operation, SEND | SEND_ZC);
+        let is_own_kind = matches!(entry.operation, SEND_ZC | SENDMSG_ZC);
+        let refers = is_own_kind || is_send && entry.more & libc::MSG_ZEROCOPY as u32 != 0;
+        if !refers || entry.priority & SEND_FIXED != 0 {
+            return;
+        }
         let is_managed = || match is_message {
             true => vectors::names_managed(addr as *const msghdr),
             false if entry.priority & SEND_VECTORIZED != 0 => vectors::is_managed(addr as *const iovec, len),
@@ -133,7 +146,10 @@ pub unsafe fn send_plainly(entry: *mut Entry) {
         };
         if adopt::is_pending() || is_managed() {
             entry.operation = if is_message { SENDMSG } else { SEND };
-            entry.priority &= !SEND_REPORTS;
+            entry.more &= !libc::MSG_ZEROCOPY as u32;
+            if is_own_kind {
+                entry.priority &= !SEND_REPORTS;
+            }
         }
     }
 }

@@ -44,7 +44,8 @@ impl<F: Copy> Real<F> {
     pub fn find(&self) -> Option<F> {
         let mut found = self.found.load(Ordering::Relaxed);
         if found.is_null() {
-            let objects = (self.name != c"dl_iterate_phdr").then(Objects::loaded); // which calls this one
+            let is_used_there = [c"dl_iterate_phdr", c"dlsym"].contains(&self.name);
+            let objects = (!is_used_there).then(Objects::loaded);
             found = self.look_up(objects.as_ref());
         }
         // SAFETY: `F` is a function pointer type of the same size (asserted), and the declaration gives it this name's
@@ -92,9 +93,12 @@ const VERSIONS: [(&CStr, &CStr); 24] = [
     (c"timer_settime", c"GLIBC_2.3.3"),
 ];
 
+/// The version by which the next dlsym is found, as this library has one. Newer ones are the same function.
+const DLSYM: (&CStr, &CStr) = (c"dlsym", c"GLIBC_2.2.5");
+
 /// The next definition of a name, in the version that programs use. Null: there is none.
 fn look_up(name: &CStr, objects: Option<&Objects>) -> *mut c_void {
-    let version = VERSIONS.iter().find(|(of, _)| *of == name);
+    let version = VERSIONS.iter().chain([&DLSYM]).find(|(of, _)| *of == name);
     if objects.is_some_and(|objects| !objects.define_elsewhere(name, version.is_some())) {
         return null_mut();
     }
@@ -104,6 +108,15 @@ fn look_up(name: &CStr, objects: Option<&Objects>) -> *mut c_void {
     });
     // SAFETY: a C string. Any thread may call dlsym.
     if found.is_null() { unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } } else { found }
+}
+
+/// This library's function in place of the C library's, which was found by this name, but not in the loader's order.
+/// Another library's may come between the two, and look for the C library's to call that: then it stays.
+pub fn instead_of_found(name: &CStr, found: *mut c_void) -> *mut c_void {
+    let _guard = guard::enter();
+    let objects = Objects::loaded();
+    let own = objects.own(name).filter(|_| look_up(name, None) == found);
+    own.map_or(found, |own| own as *mut c_void)
 }
 
 /// Looks up all functions. Programs do not call what the C library lacks.

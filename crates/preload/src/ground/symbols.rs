@@ -24,6 +24,7 @@ struct Symbol {
 
 /// The tables of an object.
 struct Tables {
+    base: usize,
     symbols: *const Symbol,
     names: *const c_char,
     /// `None`: it has the older one, or none.
@@ -31,6 +32,11 @@ struct Tables {
     nr_symbols: usize,
     versions: Option<*const u16>,
     is_own: bool,
+}
+
+/// The hash of a name in the newer tables.
+fn hash_of(name: &CStr) -> u32 {
+    name.to_bytes().iter().fold(5381, |hash, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()))
 }
 
 /// The objects that are loaded, in the order in which the loader searches them.
@@ -49,15 +55,22 @@ impl Objects {
 
     /// For each object that defines a symbol: whether it is this library. `also_old`: in any version.
     fn definers(&self, name: &CStr, also_old: bool) -> impl Iterator<Item = bool> {
-        let hash = name.to_bytes().iter().fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
+        let hash = hash_of(name);
         // SAFETY: the tables of a loaded object.
-        let defines = move |tables: &&Tables| unsafe { tables.define(name, hash, also_old) };
+        let defines = move |tables: &&Tables| unsafe { tables.place(name, hash, also_old).is_some() };
         self.0.iter().filter(defines).map(|tables| tables.is_own)
     }
 
     /// Whether another object than this library defines a symbol. `also_old`: also in a version for old programs only.
     pub fn define_elsewhere(&self, name: &CStr, also_old: bool) -> bool {
         self.definers(name, also_old).any(|is_own| !is_own)
+    }
+
+    /// Where this library defines a symbol.
+    pub fn own(&self, name: &CStr) -> Option<usize> {
+        let own = self.0.iter().find(|tables| tables.is_own)?;
+        // SAFETY: the tables of this library.
+        unsafe { own.place(name, hash_of(name), false) }
     }
 
     /// Whether this library's definition of a symbol is not the one that others use.
@@ -76,6 +89,7 @@ impl Tables {
         let value = |tag| unsafe { dynamic_value(dynamic.start, tag) };
         let place = |tag| value(tag).map(|at| if at < base { at + base } else { at });
         Some(Tables {
+            base,
             symbols: place(SYMTAB)? as *const Symbol,
             names: place(STRTAB)? as *const c_char,
             hashed: place(GNU_HASH).map(|at| at as *const u32),
@@ -86,12 +100,14 @@ impl Tables {
         })
     }
 
+    /// Where the object defines a symbol.
+    ///
     /// # Safety
     /// The object is loaded.
-    unsafe fn define(&self, name: &CStr, hash: u32, also_old: bool) -> bool {
+    unsafe fn place(&self, name: &CStr, hash: u32, also_old: bool) -> Option<usize> {
         let Some(table) = self.hashed else {
             // SAFETY: so many symbols, by the older table.
-            return (0..self.nr_symbols).any(|index| unsafe { self.has(index, name, also_old) });
+            return (0..self.nr_symbols).find_map(|index| unsafe { self.place_at(index, name, also_old) });
         };
         // SAFETY: a table as the linker makes it: four numbers, the words of a filter, the first symbol of each bucket,
         // and the hashes of the symbols, the last of a bucket with the lowest bit set.
@@ -100,36 +116,39 @@ impl Tables {
             let filter = table.add(4).cast::<u64>();
             let word = *filter.add((hash / 64 % nr_words) as usize);
             if word >> (hash % 64) & word >> ((hash >> shift) % 64) & 1 == 0 {
-                return false;
+                return None;
             }
             let buckets = filter.add(nr_words as usize).cast::<u32>();
             let hashes = buckets.add(nr_buckets as usize);
             let mut index = *buckets.add((hash % nr_buckets) as usize);
             while index >= first {
                 let found = *hashes.add((index - first) as usize);
-                if (found ^ hash) >> 1 == 0 && self.has(index as usize, name, also_old) {
-                    return true;
+                if (found ^ hash) >> 1 == 0
+                    && let Some(place) = self.place_at(index as usize, name, also_old)
+                {
+                    return Some(place);
                 }
                 if found & 1 != 0 {
-                    return false;
+                    return None;
                 }
                 index += 1;
             }
         }
-        false
+        None
     }
 
-    /// Whether the symbol at an index is defined there by this name.
+    /// The place of the symbol at an index, if it is defined there by this name.
     ///
     /// # Safety
     /// The object is loaded, and has that many symbols.
-    unsafe fn has(&self, index: usize, name: &CStr, also_old: bool) -> bool {
+    unsafe fn place_at(&self, index: usize, name: &CStr, also_old: bool) -> Option<usize> {
         // SAFETY: the caller's promise.
         unsafe {
             let symbol = &*self.symbols.add(index);
-            symbol.section != 0
+            let is_defined = symbol.section != 0
                 && (also_old || self.versions.is_none_or(|versions| *versions.add(index) & IS_OLD == 0))
-                && CStr::from_ptr(self.names.add(symbol.name as usize)) == name
+                && CStr::from_ptr(self.names.add(symbol.name as usize)) == name;
+            is_defined.then(|| self.base + symbol.value[0])
         }
     }
 }

@@ -1,0 +1,85 @@
+#!/bin/bash
+# EXPECT: exit 0, last line "ok"
+# BUDGETS: 24M
+# Functions of the C library that are found by a handle of it, as run times for other languages do: what they do with
+# memory is known. Likewise a function of a library that calls the C library's own, and a block from `__libc_malloc`.
+set -e
+cases=$(dirname "$(realpath "$0")")
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+
+cat > counting.c <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/types.h>
+int nr_reads;
+ssize_t read(int fd, void *buffer, size_t len) {
+    static ssize_t (*next)(int, void *, size_t);
+    if (!next) next = (ssize_t (*)(int, void *, size_t))dlsym(dlopen("libc.so.6", RTLD_NOW), "read");
+    nr_reads++;
+    return next(fd, buffer, len);
+}
+C
+cat > main.c <<'C'
+#include "cold.h"
+#include <dlfcn.h>
+#include <malloc.h>
+void *__libc_malloc(size_t);
+static void *library;
+#define FOUND(name) ((__typeof__(&name))dlsym(library, #name))
+static void on_bus(int number) { (void)number; }
+int main(void) {
+    library = dlopen("libc.so.6", RTLD_NOW);
+    char *text = strdup("a text"), *content = __libc_malloc(100);
+    FOUND(free)(text);
+    for (size_t size = 10; size < 4 * MIB; size *= 20) {
+        char *block = FOUND(malloc)(size);
+        memset(block, 1, size);
+        block = realloc(block, 2 * size);
+        CHECK(malloc_usable_size(block) >= 2 * size && block[size - 1] == 1, "%zu bytes", size);
+        FOUND(free)(block);
+        free(FOUND(calloc)(size, 1));
+    }
+    strcpy(content, "content");
+    CHECK(malloc_usable_size(content) >= 100, "no size");
+    content = realloc(content, 2000);
+    CHECK(strcmp(content, "content") == 0, "'%s'", content);
+    free(content);
+    start_engine();
+    char *memory = FOUND(mmap)(0, 16 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    fill(memory, 16 * MIB);
+    send_out(memory, 16 * MIB);
+    int zero = open("/dev/zero", O_RDONLY);
+    for (int i = 0; i < 64; i++) CHECK(FOUND(read)(zero, memory + i * 64 * 1024, 8) == 8, "read %d", i);
+    struct sigaction action = {.sa_handler = on_bus};
+    CHECK(FOUND(sigaction)(SIGBUS, &action, NULL) == 0, "sigaction");
+    for (size_t at = 0; at < 16 * MIB; at += PAGE)
+        CHECK(*(uint64_t *)(memory + at) == (at % 65536 ? at + 1 : at < 4 * MIB ? 0 : at + 1), "at %zx", at);
+    CHECK(FOUND(madvise)(memory, 8 * MIB, MADV_DONTNEED) == 0, "madvise");
+    for (size_t at = 0; at < 8 * MIB; at += PAGE) CHECK(memory[at] == 0, "not empty at %zx", at);
+    CHECK(FOUND(munmap)(memory, 16 * MIB) == 0, "munmap");
+    memory = mmap(memory, 16 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    for (size_t at = 0; at < 16 * MIB; at += PAGE) CHECK(memory[at] == 0, "not new at %zx", at);
+    DONE;
+}
+C
+cat > counts.c <<'C'
+#include "cold.h"
+extern int nr_reads;
+int main(void) {
+    start_engine();
+    char *memory = anonymous(4 * MIB);
+    fill(memory, 4 * MIB);
+    send_out(memory, 4 * MIB);
+    int zero = open("/dev/zero", O_RDONLY);
+    for (int i = 0; i < 64; i++) CHECK(read(zero, memory + i * 64 * 1024, 8) == 8, "read %d", i);
+    CHECK(nr_reads >= 64, "only %d reads of the other library", nr_reads);
+    DONE;
+}
+C
+gcc -O1 -I"$cases" main.c -o main
+gcc -shared -fPIC -O1 -o libcounting.so counting.c
+gcc -O1 -I"$cases" counts.c -o counts -L. -lcounting -Wl,-rpath,"$folder"
+./main > out || { cat out; exit 1; }
+./counts
