@@ -11,6 +11,8 @@
 // Another allocator, preloaded in front of what is preloaded already or behind it: threads allocate, grow, move and
 // free blocks of all sizes, also each other's, and children find what their parent had and free it.
 #define _GNU_SOURCE
+#include <dlfcn.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -119,6 +121,18 @@ static void child(void) {
     _exit(0);
 }
 
+// jemalloc's own functions take blocks of malloc, and the other way round.
+static void check_own_functions(void) {
+    void *(*allocate_more)(size_t, int) = dlsym(RTLD_DEFAULT, "mallocx");
+    void *(*resize)(void *, size_t, int) = dlsym(RTLD_DEFAULT, "rallocx");
+    if (allocate_more == NULL || resize == NULL) return;
+    char *first = strcpy(malloc(100), "first"), *second = strcpy(allocate_more(100, 0), "second"), *third = strdup("third");
+    if (malloc_usable_size(second) < 100) fail("usable size");
+    first = resize(first, 9000, 0), second = realloc(second, 5000), third = resize(third, 5000, 0);
+    if (strcmp(first, "first") || strcmp(second, "second") || strcmp(third, "third")) fail("jemalloc's functions");
+    free(first), free(second), free(third);
+}
+
 // Starts the program again with the library beside what is preloaded already.
 static void preload(char **words) {
     const char *before = getenv("LD_PRELOAD");
@@ -146,6 +160,7 @@ static void check_loaded(const char *library) {
 int main(int count, char **words) {
     if (count == 3 && getenv("PRELOADED") == NULL) preload(words);
     if (count == 3) check_loaded(words[2]);
+    check_own_functions();
     for (int at = 0; at < SLOTS; at++) pthread_mutex_init(&slots[at].lock, NULL);
     for (uintptr_t round = 0; round < ROUNDS; round++) {
         pthread_t threads[THREADS];

@@ -17,7 +17,7 @@ use folioswap::{
 use folioswap_sys::{c_thread, fault_stack, hidden_numbers, kept, own_calls, own_table, seat, seccomp};
 use libc::{pthread_attr_t, pthread_t};
 
-use crate::alloc::program_heap;
+use crate::alloc::{malloc, program_heap};
 use crate::calls::{by_number, dispatch, fork, limits};
 use crate::faults::threads::Body;
 use crate::faults::{ours, signals, threads};
@@ -76,6 +76,7 @@ fn prepare() {
     }
     known::set_share(ordinary_bytes(&settings) as usize);
     c_library::prepare();
+    malloc::prepare();
     c_thread::prepare();
     fault_stack::set_around(|call| {
         let _guard = guard::enter();

@@ -8,17 +8,19 @@
 //!   Of what the C library returns to the program, `strdup` and `asprintf` and their kin are made here;
 //! - the ordinary heap, if the loader asks. These are the vectors by which threads find their thread-local variables,
 //!   which the fault path uses too;
-//! - the program heap in managed memory, for all others.
+//! - the program heap in managed memory, for all others;
+//! - another library's allocator, for all others too, if it would be the program's without this library.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::alloc::program_heap;
 use crate::faults::{ours, threads};
 use crate::ground::export::{export, real};
 use crate::ground::heap::{self, ALIGNMENT, ORDINARY, PRIVATE};
 use crate::ground::state::{self, Phase};
-use crate::ground::{c_library, guard, waiting};
+use crate::ground::{c_library, guard, kernel_blocks, waiting};
 use crate::memory::{known, refused};
 use folioswap::{Mapping, PAGE_SIZE};
 
@@ -37,12 +39,25 @@ const MOST_SMALL_BYTES: usize = 1 << 20;
 const LEAST_BUFFER_BYTES: usize = 256;
 const SMALL_BYTES: usize = 64 << 10;
 
+/// Whether another library's allocator comes after this one: the program has been linked with it, or it was preloaded.
+static HAS_NEXT: AtomicBool = AtomicBool::new(false);
+
+/// Looks for it.
+pub fn prepare() {
+    let next = MALLOC.find().map_or(0, |next| next as usize);
+    HAS_NEXT.store(next != 0 && !c_library::code().contains(&next), Ordering::Relaxed);
+}
+
+fn has_next() -> bool {
+    HAS_NEXT.load(Ordering::Relaxed)
+}
+
 /// Whether a block belongs into the ordinary heap.
 fn is_ordinary(size: usize, caller: usize) -> bool {
     let is_libcs = || (LEAST_BUFFER_BYTES..SMALL_BYTES).contains(&size) && c_library::code().contains(&caller);
     let is_buffer = || is_libcs() && !is_waited_for();
     let is_early = || !program_heap::is_ready() && size < MOST_SMALL_BYTES && known::has_share(size);
-    c_library::is_loader(caller) || is_buffer() || is_early()
+    c_library::is_loader(caller) || is_buffer() || !has_next() && is_early()
 }
 
 /// Whether the kernel waits for what is not in RAM, and keeps what it pins.
@@ -53,22 +68,24 @@ fn is_waited_for() -> bool {
 enum Source {
     Heap(&'static heap::Heap),
     Program,
-    Libc,
+    /// The next library's allocator: the C library's, or another's.
+    Next,
 }
 
 fn source(size: usize, caller: usize) -> Source {
     match state::phase() {
-        Phase::Passing => Source::Libc,
+        Phase::Passing => Source::Next,
         _ if guard::inside() => Source::Heap(&PRIVATE),
         Phase::Early => Source::Heap(&ORDINARY),
         _ if is_ordinary(size, caller) => Source::Heap(&ORDINARY),
+        Phase::Waiting | Phase::Managed if has_next() => Source::Next,
         Phase::Waiting => {
             let needs_engine = !program_heap::is_ready() || program_heap::needs_engine(size);
             if needs_engine {
                 waiting::now();
             }
             match state::phase() {
-                Phase::Passing => Source::Libc,
+                Phase::Passing => Source::Next,
                 Phase::Waiting if needs_engine => Source::Heap(&ORDINARY), // in a child that shares this memory
                 _ => Source::Program,
             }
@@ -97,7 +114,7 @@ fn allocate(size: usize, align: usize, caller: usize) -> *mut u8 {
             refusable(if is_short(block, size) { ORDINARY.allocate(size, align) } else { block }, size)
         }
         // SAFETY: valid for any size and any power-of-two alignment.
-        Source::Libc => unsafe {
+        Source::Next => unsafe {
             if align <= ALIGNMENT { MALLOC.get()(size).cast() } else { MEMALIGN.get()(align, size).cast() }
         },
     }
@@ -132,7 +149,7 @@ extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_voi
             refusable(if is_short(block, bytes) { zeroed(&ORDINARY, bytes) } else { block }, bytes)
         }
         // SAFETY: passes the caller's arguments on unchanged.
-        Source::Libc => unsafe { CALLOC.get()(count, size).cast() },
+        Source::Next => unsafe { CALLOC.get()(count, size).cast() },
         Source::Heap(heap) => zeroed(heap, bytes),
     };
     block.cast()
@@ -153,10 +170,10 @@ fn refusable(block: *mut u8, size: usize) -> *mut u8 {
     checked(block)
 }
 
-/// Whether this may be the record of a thread-local's destructor. A thread of the engine makes one before it can be
-/// told from the program's threads.
+/// Whether this may be the record of a thread-local's destructor, which a thread of the engine makes before it can be
+/// told from the program's threads; or a thread's values of keys.
 fn is_thread_record(size: usize, caller: usize) -> bool {
-    size <= 64 && c_library::code().contains(&caller)
+    (size <= 64 || size == kernel_blocks::VALUES_BYTES) && c_library::code().contains(&caller)
 }
 
 fn zeroed(heap: &heap::Heap, size: usize) -> *mut u8 {
@@ -169,13 +186,13 @@ fn zeroed(heap: &heap::Heap, size: usize) -> *mut u8 {
 }
 
 /// Where a block came from. The heaps that are never managed come first: one may begin or end within 2 MiB in which
-/// there is managed memory, too. The C library has blocks of its own whoever allocates (`__libc_malloc`), and says what
-/// is no block.
+/// there is managed memory, too. The next allocator has blocks of its own whoever allocates (`__libc_malloc`,
+/// `mallocx`), and says what is no block.
 fn owner(block: *const u8) -> Source {
     match [&ORDINARY, &PRIVATE].into_iter().find(|heap| heap.owns(block)) {
         Some(heap) => Source::Heap(heap),
-        None if program_heap::owns(block) => Source::Program,
-        None => Source::Libc,
+        None if !has_next() && program_heap::owns(block) => Source::Program,
+        None => Source::Next,
     }
 }
 
@@ -195,7 +212,7 @@ unsafe fn release(block: *mut u8) {
                 heap.release(block);
             }
             Source::Program => program_heap::release(block),
-            Source::Libc => FREE.get()(block.cast()),
+            Source::Next => FREE.get()(block.cast()),
         }
     }
 }
@@ -210,7 +227,7 @@ unsafe fn usable(block: *mut u8) -> usize {
         match owner(block) {
             Source::Heap(_) => heap::usable(block),
             Source::Program => program_heap::usable(block),
-            Source::Libc => USABLE.get()(block.cast()),
+            Source::Next => USABLE.get()(block.cast()),
         }
     }
 }
@@ -229,7 +246,7 @@ unsafe fn resize_in_place(block: *mut u8, size: usize, caller: usize) -> Option<
         }
         match (source(size, caller), owner) {
             (Source::Heap(wanted), Source::Heap(heap)) if std::ptr::eq(wanted, heap) => Some(heap.resize(block, size)),
-            (Source::Libc, Source::Libc) => Some(REALLOC.get()(block.cast(), size).cast()),
+            (Source::Next, Source::Next) => Some(REALLOC.get()(block.cast(), size).cast()),
             _ => None,
         }
     }
@@ -242,7 +259,7 @@ unsafe extern "C" fn realloc_for(block: *mut c_void, size: usize, caller: usize)
     }
     // SAFETY: the caller's block, which is not used any more once a new block holds its bytes.
     unsafe {
-        if size == 0 && state::phase() != Phase::Passing {
+        if size == 0 && state::phase() != Phase::Passing && !has_next() {
             release(block); // as glibc does
             return null_mut();
         }
@@ -358,10 +375,10 @@ export! {
 
 export! {
     fn malloc_trim(pad: usize) -> c_int {
-        match state::phase() {
+        match state::phase() == Phase::Passing || has_next() {
             // SAFETY: takes no pointers.
-            Phase::Passing => unsafe { TRIM.get()(pad) },
-            _ => 0,
+            true => unsafe { TRIM.get()(pad) },
+            false => 0,
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Blocks of the C library's own that the kernel reads or fills: buffers of streams and of directories, sets of CPUs.
-//! In a program with another allocator they would be in managed memory, in calls that cannot be covered. So the C
+//! And a thread's values of keys, which the C library clears in a forked child before the child has its memory. In a program with another allocator they would be in managed memory, in calls that cannot be covered. So the C
 //! library's requests for them are led here, to the ordinary heap.
 //!
 //! The C library calls the allocator through four words. The requests are known by their return addresses, which are
@@ -94,9 +94,15 @@ extern "C" fn resize_for(block: *mut c_void, size: usize, caller: usize) -> *mut
     }
 }
 
-extern "C" fn allocate_zeroed(count: usize, size: usize) -> *mut c_void {
-    if guard::inside() {
-        let block = PRIVATE.allocate(count * size, 1);
+/// A thread's values of keys beyond the first 32 (`pthread_setspecific`): so many entries with a number and a value.
+const NR_VALUES: usize = 32;
+pub const VALUES_BYTES: usize = NR_VALUES * 2 * size_of::<usize>();
+
+extern "C" fn allocate_zeroed_for(count: usize, size: usize, caller: usize) -> *mut c_void {
+    let are_values = (count, size * NR_VALUES) == (NR_VALUES, VALUES_BYTES) && c_library::code().contains(&caller);
+    let heap = if are_values { Some(&ORDINARY) } else { guard::inside().then_some(&PRIVATE) };
+    if let Some(heap) = heap {
+        let block = heap.allocate(count * size, 1);
         if !block.is_null() {
             // SAFETY: a new block of this size.
             unsafe { block.write_bytes(0, count * size) };
@@ -126,6 +132,11 @@ unsafe extern "C" fn allocate(size: usize) -> *mut c_void {
 #[unsafe(naked)]
 unsafe extern "C" fn resize(block: *mut c_void, size: usize) -> *mut c_void {
     std::arch::naked_asm!("mov rdx, [rsp]", "jmp {next}", next = sym resize_for)
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn allocate_zeroed(count: usize, size: usize) -> *mut c_void {
+    std::arch::naked_asm!("mov rdx, [rsp]", "jmp {next}", next = sym allocate_zeroed_for)
 }
 
 fn note_theirs() {
