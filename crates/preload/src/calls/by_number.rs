@@ -15,7 +15,7 @@ use crate::calls::copied::{self, Copied};
 use crate::calls::ring_requests::{MOST_WAITERS, add_waiters};
 use crate::calls::{
     bpf, clones, descriptors, filters, io, ioctl, limits, messages, mmap, numbers, process, references, remote, rights,
-    ring_calls, vectors,
+    ring_calls, sleeping, vectors,
 };
 use crate::faults::caught::SYS_IO_PGETEVENTS;
 use crate::faults::{cleared, masks, net, only_thread, ours, robust, rseq, signals};
@@ -310,11 +310,11 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
                 copied::bring_all_back(&[list, limit], result) as isize
             }
             libc::SYS_select | libc::SYS_pselect6 => {
-                let len = (a as c_int).max(0) as usize;
-                let sets = [b, c, d].map(|set| Copied::new(set, len.div_ceil(64) * 8, true));
+                let count = descriptors::looked_at(a as c_int);
+                let sets = [b, c, d].map(|set| Copied::new(set, sleeping::set_bytes(count), true));
                 let limit = copied::value(e as *mut timespec);
                 let call =
-                    |sixth| kernel!(number, a, sets[0].addr(), sets[1].addr(), sets[2].addr(), limit.addr(), sixth);
+                    |sixth| kernel!(number, count, sets[0].addr(), sets[1].addr(), sets[2].addr(), limit.addr(), sixth);
                 let result = if number == libc::SYS_pselect6 { with_named_set(f, call) } else { call(f) };
                 copied::bring_all_back(sets.iter().chain([&limit]), result) as isize
             }

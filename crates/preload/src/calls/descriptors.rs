@@ -103,6 +103,23 @@ fn close_others(first: c_uint, last: c_uint, flags: c_uint) -> c_long {
     if from > last && first <= last { 0 } else { close(from, last) }
 }
 
+/// How many descriptors a call looks at that is to look at so many (`select`): at no more than the program has, if that
+/// is more than in a set of the usual size. The kernel looks at no more than its table has, and the engine's numbers
+/// make that longer: sets are shorter.
+pub fn looked_at(count: c_int) -> c_int {
+    const USUAL: c_int = libc::FD_SETSIZE as c_int;
+    if count <= USUAL || guard::inside() {
+        return count;
+    }
+    let _guard = guard::enter();
+    let highest = || -> Option<c_int> {
+        let numbers = std::fs::read_dir("/proc/self/fd").ok()?.flatten();
+        let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        numbers.filter(|&number| !is_hidden(number)).max()
+    };
+    state::keeping_errno(|| highest().map_or(count, |highest| count.min(USUAL.max(highest + 1))))
+}
+
 export! {
     fn close(fd: c_int) -> c_int {
         if is_engines(fd) {

@@ -13,7 +13,7 @@ use crate::ground::export::{aliases, export, real};
 use crate::memory::cover::{self, Outcome};
 
 /// Bytes of an `fd_set` for this many descriptors.
-fn set_bytes(count: c_int) -> usize {
+pub fn set_bytes(count: c_int) -> usize {
     (count.max(0) as usize).div_ceil(64) * 8
 }
 
@@ -121,6 +121,7 @@ export! {
         count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *mut timeval,
     ) -> c_int {
         real!(REAL = c"select": fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int);
+        let count = descriptors::looked_at(count);
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
             let time = copied::value(limit);
@@ -166,6 +167,7 @@ export! {
         set: *const sigset_t,
     ) -> c_int {
         real!(REAL = c"pselect": fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int);
+        let count = descriptors::looked_at(count);
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
             let (time, copy) = (copied::value(limit), ours::present_without_ours(set));

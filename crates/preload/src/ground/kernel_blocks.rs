@@ -1,6 +1,7 @@
 //! Blocks of the C library's own that the kernel reads or fills: buffers of streams and of directories, sets of CPUs.
-//! And a thread's values of keys, which the C library clears in a forked child before the child has its memory. In a program with another allocator they would be in managed memory, in calls that cannot be covered. So the C
-//! library's requests for them are led here, to the ordinary heap.
+//! And a thread's values of keys, which the C library clears in a forked child before that has its memory. In a program
+//! with another allocator they would be in managed memory, in calls that cannot be covered. So the C library's requests
+//! for them are led here, to the ordinary heap.
 //!
 //! The C library calls the allocator through four words. The requests are known by their return addresses, which are
 //! found by making one of each kind at the start. It frees all of them itself, by the word for `free`.
