@@ -275,6 +275,9 @@ export! {
         environment: List,
     ) -> c_int {
         cover::text(path);
+        // The child looks for PATH in this process's environment, and cannot fault.
+        // SAFETY: the process's own environment.
+        let _held = state::direct().then(|| unsafe { held_texts(self::environment()) });
         // SAFETY: passes the caller's arguments on, but for this library in the environment.
         let call = |environment| unsafe { spawn(SPAWNP.get(), pid, path, actions, attributes, arguments, environment) };
         other_library::in_path(path, environment, call)

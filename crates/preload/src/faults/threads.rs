@@ -522,6 +522,31 @@ export! {
     }
 }
 
+/// Has the C library create a thread. The kernel reads the CPUs of its attributes from a block of the C library's, which
+/// may have left RAM.
+///
+/// # Safety
+/// As `pthread_create`.
+unsafe fn made(thread: *mut pthread_t, attributes: *const pthread_attr_t, beginning: *mut c_void) -> c_int {
+    real!(CPUS = c"pthread_attr_getaffinity_np": fn(*const pthread_attr_t, usize, *mut c_void) -> c_int);
+    const MOST_TRIES: usize = 100;
+    let mut cpus = [0u64; 128];
+    let mut result = libc::EFAULT;
+    for _ in 0..MOST_TRIES {
+        // SAFETY: the caller's call. The C library fills in the local.
+        unsafe {
+            if state::direct() && !attributes.is_null() {
+                CPUS.get()(attributes, size_of_val(&cpus), cpus.as_mut_ptr().cast());
+            }
+            result = CREATE.get()(thread, attributes, begin, beginning);
+        }
+        if result != libc::EFAULT {
+            break;
+        }
+    }
+    result
+}
+
 /// Creates a thread of the program's.
 ///
 /// # Safety
@@ -532,11 +557,10 @@ pub unsafe fn create(
     body: Body,
     argument: *mut c_void,
 ) -> c_int {
-    let real = CREATE.get();
     waiting::now();
     let Some(space) = state::space().filter(|_| !guard::inside()) else {
         // SAFETY: passes the caller's arguments on unchanged.
-        return unsafe { real(thread, attributes, body, argument) };
+        return unsafe { CREATE.get()(thread, attributes, body, argument) };
     };
     // SAFETY: the caller's call, with a start routine and argument that only the new thread uses. The program has
     // mapped the stack that it supplies.
@@ -561,9 +585,9 @@ pub unsafe fn create(
         };
         ended_tls::free_left();
         let _stack = cover::stack();
-        let mut made: pthread_t = 0;
+        let mut own: pthread_t = 0;
         NR_STARTING.fetch_add(1, Ordering::Relaxed);
-        let result = real(if holds_vector { &raw mut made } else { thread }, attributes, begin, beginning.cast());
+        let result = made(if holds_vector { &raw mut own } else { thread }, attributes, beginning.cast());
         if result != 0 {
             note_prepared();
             let _guard = guard::enter();
@@ -578,8 +602,8 @@ pub unsafe fn create(
         ours::run_on_signal_stack(CHANGES_USERS);
         if result == 0 && holds_vector {
             // SAFETY: it waits for this. The program's variable may get another thread's handle meanwhile.
-            hold_vector(made, number);
-            thread.write(made);
+            hold_vector(own, number);
+            thread.write(own);
             let may_begin = &raw const (*beginning).may_begin;
             (*may_begin).store(1, Ordering::Release);
             // SAFETY: only an address for the kernel by now.
