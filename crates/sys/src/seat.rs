@@ -440,6 +440,7 @@ extern "C" fn begun(seat: *mut c_void) -> *mut c_void {
         // SAFETY: the program's last thread has ended meanwhile, and saw that this one was counted.
         unsafe { libc::exit(0) };
     }
+    compute_as_usual();
     let run = || {
         seat.note_record();
         seat.run();
@@ -453,9 +454,18 @@ extern "C" fn begun(seat: *mut c_void) -> *mut c_void {
 }
 
 extern "C" fn restarted(seat: *mut c_void) -> libc::c_int {
+    compute_as_usual();
     // SAFETY: as above.
     unsafe { &*seat.cast::<Seat>() }.run();
     0
+}
+
+/// Has the thread round as compiled code expects, and ignore exceptions: it has what the program's thread had set that
+/// has started it.
+fn compute_as_usual() {
+    const USUAL: u32 = 0x1f80;
+    // SAFETY: as at the start of a process. No computation is under way.
+    unsafe { std::arch::asm!("fninit", "ldmxcsr [{usual}]", usual = in(reg) &USUAL) };
 }
 
 impl Thread {

@@ -87,6 +87,10 @@ fn adopt_in(engine: &Engine, id: BlockId, pages: &Range<usize>, filled: &[bool])
     if block.has_sealed() {
         block.set_sealed(pages.clone(), false);
     }
+    if let Some(first) = filled.iter().position(|&filled| filled) {
+        // A fork shares no pages of a mapping in which nothing was ever written.
+        memory::write_present(engine.table().addr(id.page(pages.start + first)), PAGE_SIZE);
+    }
     let nr_filled = filled.iter().filter(|&&filled| filled).count();
     let best = if nr_filled < NEARLY_FULL { PIECE } else { Order::HUGE };
     let order = engine.policy().order_of(&block).unwrap_or(best).min(block.sealed_order());

@@ -522,8 +522,8 @@ export! {
     }
 }
 
-/// Has the C library create a thread. The kernel reads the CPUs of its attributes from a block of the C library's, which
-/// may have left RAM.
+/// Has the C library create a thread. The kernel reads the CPUs of its attributes from a block of the C library's,
+/// which may have left RAM.
 ///
 /// # Safety
 /// As `pthread_create`.
