@@ -1,7 +1,7 @@
 // EXPECT: exit 0, last line "ok"
 // BUDGETS: 24M 48M
-// Memory that the program has only read, as zeros, when the budget runs short. A child reads into it and writes from it
-// by system calls.
+// Memory that the program has only read, as zeros, when the engine takes it over. A child reads into it and writes from
+// it by system calls.
 #include "cold.h"
 int main(void) {
     char *memory = anonymous(14 * MIB);
@@ -10,7 +10,7 @@ int main(void) {
     long sum = 0;
     for (size_t at = 0; at < 12 * MIB; at += PAGE) sum += *(volatile char *)(memory + at);
     char *others = anonymous(60 * MIB);
-    fill(others, 60 * MIB);
+    fill(others, MIB);
     pid_t child = fork();
     if (!child) {
         int file = open("/proc/self/exe", O_RDONLY), zero = open("/dev/zero", O_RDONLY), ends[2];
