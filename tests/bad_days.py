@@ -26,6 +26,54 @@ ADDRESSES_MIB = (20, 72, 256, 512, 1024, 4096, 65536)
 FAILED, NOT_EXECUTABLE, NOT_FOUND, OUT_OF_MEMORY = 125, 126, 127, 70
 
 
+# Uses its swap, drops all, fills the disk of this folder, and uses its swap again.
+REFILL = """
+import mmap, os, sys, time
+memory = mmap.mmap(-1, 190 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+piece = os.urandom(1 << 20)
+def fill():
+    for at in range(0, len(memory), 1 << 20):
+        memory[at:at + (1 << 20)] = piece
+fill()
+memory.madvise(mmap.MADV_DONTNEED)
+time.sleep(2.5)
+path = os.path.join(sys.argv[1], "hog")
+with open(path, "wb", buffering=0) as hog:
+    try:
+        while hog.write(piece):
+            pass
+    except OSError:
+        pass
+fill()
+print("right" if all(memory[at:at + (1 << 20)] == piece for at in range(0, len(memory), 1 << 20)) else "wrong")
+os.unlink(path)
+"""
+
+
+# Uses its swap, drops all, fills the disk of this folder, and uses its swap again.
+REFILL = """
+import mmap, os, sys, time
+memory = mmap.mmap(-1, 190 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+piece = os.urandom(1 << 20)
+def fill():
+    for at in range(0, len(memory), 1 << 20):
+        memory[at:at + (1 << 20)] = piece
+fill()
+memory.madvise(mmap.MADV_DONTNEED)
+time.sleep(2.5)
+path = os.path.join(sys.argv[1], "hog")
+with open(path, "wb", buffering=0) as hog:
+    try:
+        while hog.write(piece):
+            pass
+    except OSError:
+        pass
+fill()
+print("right" if all(memory[at:at + (1 << 20)] == piece for at in range(0, len(memory), 1 << 20)) else "wrong")
+os.unlink(path)
+"""
+
+
 class Leftovers:
     """Finds what a test left behind: new files, swaps, cgroups, loop devices and processes of ours."""
 
@@ -182,7 +230,7 @@ class Suite:
         image, folder = os.path.join(self.scratch, "disk.img"), os.path.join(self.scratch, "disk")
         os.makedirs(folder)
         with open(image, "wb") as file:
-            file.truncate(160 << 20)
+            file.truncate(260 << 20)
         for command in (["mkfs.ext4", "-q", "-F", "-m", "0", image], ["mount", "-o", "loop", image, folder]):
             result = subprocess.run(["timeout", "30", *command], stdin=subprocess.DEVNULL, capture_output=True, text=True)
             if result.returncode != 0:
@@ -197,6 +245,14 @@ class Suite:
         status, out, errors = self.run("run", "--memory", "32M", "--", self.fill, "96")
         wrong = [] if status == 0 and "0 bad words" in out else [f"exit status {status}: {errors[-400:]}"]
         self.say("a small disk that suffices", wrong + self.leftovers.new())
+        swap = os.path.join(folder, "swap") + ":200M"
+        status, out, errors = self.run("run", "--memory", "32M", "--swap", swap, "--", sys.executable, "-c", REFILL, folder)
+        wrong = [] if (status, out) == (0, "right\n") else [f"exit status {status}: {out}{errors[-400:]}"]
+        self.say("reserved space is kept while it is not used", wrong + self.leftovers.new())
+        reserved = os.path.join(folder, "swap") + ":200M"
+        status, out, errors = self.run("run", "--memory", "32M", "--swap", reserved, "--", sys.executable, "-c", REFILL, folder)
+        wrong = [] if (status, out) == (0, "right\n") else [f"exit status {status}: {out}{errors[-400:]}"]
+        self.say("reserved space is kept while it is not used", wrong + self.leftovers.new())
         status, out, errors = self.run("run", "--memory", "32M", "--", self.fill, "400")
         print(f"  disk full: {status}: {errors.strip()[:400]}")
         self.say("disk full in the middle", self.judge(status, errors, OUT_OF_MEMORY, "out of memory"))

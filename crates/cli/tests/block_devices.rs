@@ -158,3 +158,21 @@ fn a_block_device_that_holds_something_is_refused() {
         assert!(content(&file) != before, "{make}: it was used");
     }
 }
+
+#[test]
+fn a_disk_with_blocks_of_16_kib_is_refused() {
+    let scratch = Scratch::new();
+    let file = scratch.path("disk");
+    File::create(&file).and_then(|disk| disk.set_len(64 << 20)).expect("a new file");
+    let options = ["--sector-size", "16384", "--find", "--show", &file.display().to_string()];
+    let disk = match command("losetup", &options).map(Loop) {
+        Ok(disk) => disk,
+        Err(error) => {
+            println!("SKIPPED: no loop device with such blocks ({error}). Needed: root, Linux 6.12");
+            return;
+        }
+    };
+    with_library();
+    let (status, said) = scratch.run(&["run", "--memory", "16M", "--swap", &disk.0, "--", "true"]);
+    assert!(status == 125 && said.contains("16384 bytes at least") && said.lines().count() == 1, "{status}: {said}");
+}

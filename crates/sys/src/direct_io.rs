@@ -26,6 +26,9 @@ pub enum OpenError {
     /// A regular file, a directory or something else that must not be overwritten.
     #[error("exists and is no block device: name a file that does not exist yet")]
     NotBlockDevice,
+    /// Blocks of more than 4 KiB.
+    #[error("reads and writes {0} bytes at least, and folioswap 4096: use another disk")]
+    Coarse(u32),
     /// EBUSY: claimed by the kernel.
     #[error("in use: mounted, swap of the kernel, a part of a RAID or volume, or another program's")]
     InUse,
@@ -42,7 +45,7 @@ impl OpenError {
     #[must_use]
     pub fn number(&self) -> Option<i32> {
         match self {
-            OpenError::NoDirectIo => Some(libc::EINVAL),
+            OpenError::NoDirectIo | OpenError::Coarse(_) => Some(libc::EINVAL),
             OpenError::NotFound => Some(libc::ENOENT),
             OpenError::NotBlockDevice => Some(libc::ENOTBLK),
             OpenError::InUse => Some(libc::EBUSY),
@@ -77,13 +80,48 @@ pub fn unlinked_file(directory: &Path) -> Result<OwnedFd, OpenError> {
         .mode(0o600)
         .custom_flags(libc::O_TMPFILE | libc::O_DIRECT | libc::O_CLOEXEC)
         .open(directory);
-    match made {
-        Ok(file) => Ok(file.into()),
+    let fd: OwnedFd = match made {
+        Ok(file) => file.into(),
         // EOPNOTSUPP from a file system without O_TMPFILE, EISDIR from a kernel without it.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
-            named_and_unlinked(directory)
+            named_and_unlinked(directory)?
         }
-        Err(error) => Err(error.into()),
+        Err(error) => return Err(error.into()),
+    };
+    let alignment = alignment(&fd);
+    if alignment > FINEST_BYTES {
+        return Err(OpenError::Coarse(alignment));
+    }
+    write_in_place(&fd);
+    Ok(fd)
+}
+
+/// What a folio is at least, and so a read.
+const FINEST_BYTES: u32 = 4096;
+
+/// How direct I/O on a file must be aligned; 0: that is not known (before Linux 6.1, or with some file systems).
+fn alignment(fd: &OwnedFd) -> u32 {
+    let mut about = MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: an empty path names the descriptor. The kernel fills in the local, for which zeros are valid.
+    unsafe {
+        let asked =
+            libc::statx(fd.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, about.as_mut_ptr());
+        let about = about.assume_init();
+        if asked == 0 { about.stx_dio_offset_align.max(about.stx_dio_mem_align) } else { 0 }
+    }
+}
+
+/// Has an empty file written in place, where its file system would else write each change elsewhere (btrfs): space that
+/// is allocated ahead holds for the first write only.
+fn write_in_place(fd: &OwnedFd) {
+    const NO_COPIES: libc::c_int = 0x0080_0000;
+    let mut flags: libc::c_int = 0;
+    // SAFETY: the kernel reads and writes the local. Other file systems refuse, and need not do it.
+    unsafe {
+        if libc::syscall(libc::SYS_ioctl, fd.as_raw_fd(), libc::FS_IOC_GETFLAGS, &raw mut flags) == 0 {
+            flags |= NO_COPIES;
+            libc::syscall(libc::SYS_ioctl, fd.as_raw_fd(), libc::FS_IOC_SETFLAGS, &raw const flags);
+        }
     }
 }
 
@@ -124,18 +162,24 @@ pub fn block_device(path: &Path) -> Result<(OwnedFd, u64), OpenError> {
     if ask_block_device(&file, BLKROGET)? as u32 != 0 {
         return Err(io::Error::from_raw_os_error(libc::EROFS).into());
     }
+    let sector_bytes = ask_block_device(&file, BLKSSZGET)? as u32;
+    if sector_bytes > FINEST_BYTES {
+        return Err(OpenError::Coarse(sector_bytes));
+    }
     let size = ask_block_device(&file, BLKGETSIZE64)?;
     Ok((file.into(), size))
 }
 
 /// Answers with four bytes: whether the device is read-only. It can be opened for writing all the same.
 const BLKROGET: u64 = 0x125e;
+/// Answers with four bytes: the smallest block that it reads and writes.
+const BLKSSZGET: u64 = 0x1268;
 /// Answers with eight bytes.
 const BLKGETSIZE64: u64 = 0x8008_1272;
 
 fn ask_block_device(file: &File, request: u64) -> io::Result<u64> {
     let mut answer = 0u64;
-    // SAFETY: both requests write at most eight bytes, into a local of this frame.
+    // SAFETY: these requests write at most eight bytes, into a local of this frame.
     check(unsafe { libc::syscall(libc::SYS_ioctl, file.as_raw_fd(), request, &raw mut answer) })?;
     Ok(answer)
 }

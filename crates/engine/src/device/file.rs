@@ -203,7 +203,7 @@ impl Device for FileDevice {
     }
 
     fn discards(&self) -> bool {
-        !self.fixed
+        !self.fixed && self.has_from_start == 0 // what was reserved at the start is kept
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {

@@ -123,8 +123,19 @@ impl<J> Transfers<J> {
         let (token, result) = self.ended.pop_front()?;
         let flight = self.jobs[token as usize].take().expect("each transfer ends once");
         self.nr_in_flight -= 1;
-        let result = result.and_then(|done| flight.complete(done));
+        let result = result.or_else(none_in_flight).and_then(|done| flight.complete(done));
         Some((flight.job, result))
+    }
+}
+
+/// What the kernel could not do in flight is done as a whole once more, asleep.
+///
+/// # Errors
+/// The same one, if it is of the device.
+pub fn none_in_flight(error: io::Error) -> io::Result<usize> {
+    match error.raw_os_error() {
+        Some(libc::EINTR | libc::EAGAIN | libc::ENOMEM | libc::EOPNOTSUPP) => Ok(0),
+        _ => Err(error),
     }
 }
 

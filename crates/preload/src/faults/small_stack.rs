@@ -85,7 +85,7 @@ impl Noted {
 
     /// The signal of this handler as a mask, if only the kernel blocks it.
     fn opened(self, signal: c_int) -> u64 {
-        if self.flags & !self.kernels_flags() & OPEN != 0 { 1 << (signal - 1) } else { 0 }
+        if self.flags & !self.kernels_flags() & OPEN != 0 { 1 << (signal - 1) & !self.mask } else { 0 }
     }
 }
 

@@ -12,6 +12,7 @@ use crate::process::turns::{Waits, asleep};
 use crate::swap::device_slot::{Extent, InMemory};
 use crate::swap::health::{SwapInError, Trouble};
 use crate::swap::space::SwapSpace;
+use crate::swap::transfer::none_in_flight;
 
 impl SwapSpace {
     /// Reads contiguous slots, and waits asleep.
@@ -32,12 +33,7 @@ impl SwapSpace {
             && turns.has_ring()
             && let Some(extent) = self.extent(slot)
         {
-            let read = extent.read(pieces, len, turns).await;
-            // What the kernel could not do in flight is read as a whole once more, asleep.
-            let is_kernels = |error: &io::Error| {
-                matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::ENOMEM | libc::EOPNOTSUPP))
-            };
-            done = read.or_else(|error| if is_kernels(&error) { Ok(0) } else { Err(error) })?;
+            done = extent.read(pieces, len, turns).await.or_else(none_in_flight)?;
             if done == len {
                 return Ok(());
             }
