@@ -57,4 +57,8 @@ done
 [ "$(python3 limited.py as)" = right ]
 [ "$(python3 limited.py more)" = right ]
 [ "$(python3 limited.py data)" = right ]
+for kib in 30000 45000 60000 80000 120000; do
+    said=$( (ulimit -v $kib; exec sort /etc/passwd) 2> few.err | wc -l)
+    [ "$said" = "$(wc -l < /etc/passwd)" ] || { echo "FAIL $kib KiB: $said lines, $(cat few.err)"; exit 1; }
+done
 echo ok

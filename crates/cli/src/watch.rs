@@ -104,6 +104,9 @@ fn note(pid: u32, allowed: Allowed, counters: Option<&SharedCounters>) -> Option
 
 /// All processes that this one has started, and those that they have started.
 fn descendants() -> Vec<u32> {
+    if fs::read_link("/proc/self").ok() != Some(std::process::id().to_string().into()) {
+        return Vec::new(); // the processes of another PID namespace
+    }
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let pid = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok());

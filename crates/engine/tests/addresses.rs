@@ -342,8 +342,8 @@ fn what_is_no_private_anonymous_memory_is_refused() {
 fn what_is_too_much_is_refused_by_name() {
     let file = |size| DeviceSpec::File { path: std::env::temp_dir().join("folioswap-too-large"), size: Some(size) };
     for (builder, reason) in [
-        (builder().memory(16 * TIB), "at most 15T"),
-        (builder().memory(u64::MAX), "at most 15T"),
+        (builder().memory(16 * TIB), "at most 12T"),
+        (builder().memory(u64::MAX), "at most 12T"),
         (builder().device(file(16 * TIB + 4096)), "at most 16T"),
         (builder().device(DeviceSpec::Ram { size: 17 * TIB }), "at most 16T"),
         (builder().device(DeviceSpec::Ram { size: u64::MAX }), "at most 16T"),

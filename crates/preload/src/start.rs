@@ -22,7 +22,7 @@ use crate::calls::{by_number, dispatch, fork, limits};
 use crate::faults::threads::Body;
 use crate::faults::{ours, signals, threads};
 use crate::ground::export::export;
-use crate::ground::heap::PRIVATE;
+use crate::ground::heap::{self, FEW_ADDRESSES, PRIVATE};
 use crate::ground::state::{self, Phase};
 use crate::ground::{c_library, counters, guard, kernel_blocks, real, selector, waiting};
 use crate::map::{adopt, footprint, present};
@@ -62,6 +62,13 @@ fn prepare() {
     let settings = RunSettings::parse(text.as_bytes()).unwrap_or_else(|error| state::end(ExitStatus::Failed, &error));
     if let Some(why) = sanitizer::found() {
         return waiting::never_with(&settings, &why);
+    }
+    let [addresses, _] = heap::limits(libc::RLIMIT_AS);
+    if addresses < FEW_ADDRESSES && addresses > settings.memory_bytes {
+        return waiting::never_with(&settings, &"it has too few addresses (ulimit -v)");
+    }
+    if addresses < FEW_ADDRESSES {
+        return state::set_phase(Phase::Passing); // they are no more than the budget
     }
     // The place of the run may be taken: a program that emulates another has both in its addresses.
     let prepared = match settings.own_calls {

@@ -16,7 +16,7 @@ pub struct UnknownName(pub(crate) String, pub(crate) &'static str);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The budget is below [`MIN_MEMORY`](crate::MIN_MEMORY).
-    #[error("a memory budget of {} is too small: give at least 16M", Bytes(*.0))]
+    #[error("a memory budget of {0} bytes is too small: give at least 16M")]
     BudgetTooSmall(u64),
     /// The budget is above [`MAX_MEMORY`].
     #[error("a memory budget of {} is too large: give at most {}", Bytes(*.0), Bytes(MAX_MEMORY))]

@@ -5,8 +5,8 @@ use folioswap_core::{Clusters, Order};
 /// The smallest budget of an arena.
 pub const MIN_MEMORY: u64 = 16 << 20;
 
-/// The largest budget of an arena: frames are numbered in 32 bits.
-pub const MAX_MEMORY: u64 = 15 << 40;
+/// The largest budget of an arena: the records of its frames have 60 GiB of addresses.
+pub const MAX_MEMORY: u64 = 12 << 40;
 
 /// The most bytes of one device: 16 TiB. A larger one is refused ([`Error::SwapTooLarge`](crate::Error::SwapTooLarge)).
 pub const MAX_DEVICE_BYTES: u64 = Clusters::MAX_SLOTS * Order::PAGE.bytes() as u64;

@@ -195,7 +195,9 @@ pub(crate) trait Device: Send + Sync {
 /// Directory of the default swap file.
 #[must_use]
 pub fn default_directory() -> PathBuf {
-    let named = std::env::var_os("FOLIOSWAP_DIR").map_or_else(|| PathBuf::from(DEFAULT_DIRECTORY), PathBuf::from);
+    let named = std::env::var_os("FOLIOSWAP_DIR")
+        .filter(|named| !named.is_empty())
+        .map_or_else(|| PathBuf::from(DEFAULT_DIRECTORY), PathBuf::from);
     std::path::absolute(&named).unwrap_or(named)
 }
 

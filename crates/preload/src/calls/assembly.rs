@@ -21,6 +21,8 @@ const SEARCHED: c_int = 1;
 /// `execle`: the environment follows the terminating null of the list.
 const WITH_ENVIRONMENT: c_int = 2;
 
+const MOST_ON_STACK: usize = 512;
+
 /// Implements `execl` and its kin. `first` are the five arguments after the path that came in registers, `rest` the
 /// others.
 ///
@@ -32,10 +34,14 @@ unsafe extern "C" fn exec_listed(path: Text, first: *const Text, rest: *const Te
         let argument = |index: usize| if index < 5 { *first.add(index) } else { *rest.add(index - 5) };
         let count = (0..).take_while(|&index| !argument(index).is_null()).count();
         let environment = if how == WITH_ENVIRONMENT { argument(count + 1) } else { std::ptr::null() };
-        let list: Vec<Text> = {
+        // On the stack, if it is short: a child of vfork that has executed a program frees nothing of its parent's.
+        let mut short = [std::ptr::null(); MOST_ON_STACK];
+        let mut long = {
             let _guard = guard::enter();
-            (0..=count).map(argument).collect()
+            if count < MOST_ON_STACK { Vec::new() } else { vec![std::ptr::null(); count + 1] }
         };
+        let list = if long.is_empty() { &mut short[..] } else { &mut long };
+        list.iter_mut().zip(0..=count).for_each(|(place, index)| *place = argument(index));
         match how {
             SEARCHED => process::execvp(path, list.as_ptr()),
             WITH_ENVIRONMENT => process::execve(path, list.as_ptr(), environment.cast()),

@@ -195,7 +195,8 @@ unsafe fn several(
         return call(list, count);
     }
     let nr_bytes = (count as usize).min(MOST_MESSAGES) * size_of::<mmsghdr>();
-    let count = match access::prefix(list as usize, nr_bytes, Access::Read) / size_of::<mmsghdr>() {
+    let access = if received { Access::Write } else { Access::Read };
+    let count = match access::prefix(list as usize, nr_bytes, access) / size_of::<mmsghdr>() {
         0 => return call(list, count),
         readable => readable,
     };

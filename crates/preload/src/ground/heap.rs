@@ -26,6 +26,9 @@ const SPAN_BYTES: usize = 64 << 30;
 const PART_OF_LIMIT: u64 = 16;
 const LEAST_SPAN_BYTES: usize = 32 << 20;
 
+/// With fewer addresses a program is not managed. It may need nearly all of them itself.
+pub const FEW_ADDRESSES: u64 = 128 << 20;
+
 /// The soft and the hard limit of this kind that the kernel has for this process.
 pub fn limits(what: u32) -> [u64; 2] {
     let mut limits = libc::rlimit64 { rlim_cur: libc::RLIM64_INFINITY, rlim_max: libc::RLIM64_INFINITY };
@@ -36,8 +39,10 @@ pub fn limits(what: u32) -> [u64; 2] {
 
 /// How many addresses a heap asks for first.
 pub fn wanted_bytes() -> usize {
-    let part = usize::try_from(limits(libc::RLIMIT_AS)[0] / PART_OF_LIMIT).unwrap_or(SPAN_BYTES);
-    part.clamp(LEAST_SPAN_BYTES, SPAN_BYTES) & !(OPENED_BYTES - 1)
+    let [limit, _] = limits(libc::RLIMIT_AS);
+    let part = usize::try_from(limit / PART_OF_LIMIT).unwrap_or(SPAN_BYTES);
+    let least = if limit < FEW_ADDRESSES { OPENED_BYTES } else { LEAST_SPAN_BYTES };
+    part.clamp(least, SPAN_BYTES) & !(OPENED_BYTES - 1)
 }
 
 /// Granularity of making addresses usable. The kernel may charge for usable memory (`vm.overcommit_memory=2`).
@@ -162,7 +167,7 @@ fn reserve() -> Range<usize> {
             return start as usize..start as usize + len;
         }
         len = (len / 2) & !(OPENED_BYTES - 1);
-        if len < LEAST_SPAN_BYTES {
+        if len < OPENED_BYTES {
             return 0..0;
         }
     }

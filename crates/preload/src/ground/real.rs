@@ -66,7 +66,7 @@ impl<F: Copy> Real<F> {
 /// The version that programs use, of the names with an older one, on x86-64. Before glibc 2.36 dlsym(RTLD_NEXT) finds
 /// the oldest: its condition variables, timers and affinities take other structures. The resolver's old names have no
 /// other.
-const VERSIONS: [(&CStr, &CStr); 24] = [
+const VERSIONS: [(&CStr, &CStr); 25] = [
     (c"__res_nquery", c"GLIBC_2.2.5"),
     (c"__res_nquerydomain", c"GLIBC_2.2.5"),
     (c"__res_nsearch", c"GLIBC_2.2.5"),
@@ -91,6 +91,7 @@ const VERSIONS: [(&CStr, &CStr); 24] = [
     (c"timer_create", c"GLIBC_2.3.3"),
     (c"timer_gettime", c"GLIBC_2.3.3"),
     (c"timer_settime", c"GLIBC_2.3.3"),
+    (c"ustat", c"GLIBC_2.2.5"),
 ];
 
 /// The version by which the next dlsym is found, as this library has one. Newer ones are the same function.

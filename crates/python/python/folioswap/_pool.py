@@ -435,7 +435,7 @@ class Pool:
         """Changes the budget. After shrinking it, waits until the surplus has left RAM, 10 seconds at most.
 
         Ctrl-C ends the wait, and the budget is changed all the same. A budget beyond the machine's RAM is not refused,
-        but limits nothing. Raises ValueError where it is below 16M or above 15T.
+        but limits nothing. Raises ValueError where it is below 16M or above 12T.
 
         >>> pool = Pool("64M")
         >>> pool.resize("32M")
