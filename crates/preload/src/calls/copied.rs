@@ -237,9 +237,10 @@ impl Copied {
         if cover::needed(addr, len) {
             let access = if written == Written::Nothing { Access::Read } else { Access::Write };
             // The kernel may do without writing to what it can read.
+            let beginning = len.min(MOST_WRITTEN_BYTES);
             let is_protected = access == Access::Write
-                && access::prefix(addr, len, Access::Write) < len
-                && access::prefix(addr, len, Access::Read) == len;
+                && access::prefix(addr, beginning, Access::Write) < beginning
+                && access::prefix(addr, beginning, Access::Read) == beginning;
             let copy = match len {
                 _ if is_protected => Err(()),
                 ..=MOST_BYTES => Bounce::fitting(addr, len, access),
@@ -263,8 +264,8 @@ impl Copied {
                     copied.copy = Some(copy);
                 }
                 Ok(None) => {} // the kernel says so
-                // The length may be beyond what the program has.
-                Err(()) => cover::touch(addr as *const u8, access::prefix(addr, len, access)),
+                // The length may be beyond what the program has, and what it has beyond the budget.
+                Err(()) => cover::touch(addr as *const u8, access::prefix(addr, beginning, access)),
             }
         }
         copied

@@ -74,7 +74,7 @@ struct Store {
     ranges: Box<[ClassRange; NR_CLASSES]>,
     tables: Box<[OnceLock<Box<Table>>]>,
     nr_tables: AtomicUsize,
-    /// The kernel refused it memory, and no object has been freed since.
+    /// There was no room for a page, or the kernel refused it memory; and no object has been freed since.
     is_denied: AtomicBool,
     locks: Box<[Mutex<()>; NR_LOCKS]>,
     workspaces: Workspaces,
@@ -229,15 +229,16 @@ impl Store {
         }
     }
 
-    /// Allocates an object. If there is no room, memory of empty groups of other sizes is given back first.
+    /// Allocates an object. If there is no room, memory of empty groups of other sizes is given back first. The last
+    /// resort is a free place of any larger class.
     fn place(&self, len: usize) -> Result<ObjectId, Refusal> {
         loop {
             if let Ok(object) = self.pool.allocate(len) {
-                return self.opened(object).or_else(|| self.place_in_open(len)).ok_or(Refusal::Full);
+                return self.opened(object).or_else(|| self.place_in_larger(len)).ok_or(Refusal::Full);
             }
             let groups = self.pool.take_empty(GIVEN_BACK);
             if groups.is_empty() {
-                return Err(Refusal::Full);
+                return self.place_in_larger(len).ok_or(Refusal::Full);
             }
             self.give_back(groups);
         }
@@ -252,19 +253,10 @@ impl Store {
         is_open.then_some(object)
     }
 
-    /// Allocates an object when the kernel has refused memory: in what is accessible, of any larger class. `None`: the
-    /// device is full until an object is freed.
-    fn place_in_open(&self, len: usize) -> Option<ObjectId> {
-        let place = || {
-            let classes = (SizeClass::of(len).index()..NR_CLASSES).map(SizeClass::from_index);
-            classes.filter_map(|class| self.pool.allocate_in_pages(class).ok()).find_map(|object| self.opened(object))
-        };
-        let denied = |is_denied| self.is_denied.store(is_denied, Ordering::SeqCst);
-        // What is freed before the second look is found by it; what is freed later finds that it was denied.
-        place().or_else(|| {
-            denied(true);
-            place().inspect(|_| denied(false))
-        })
+    /// Allocates an object in memory that is there and accessible, of any larger class.
+    fn place_in_larger(&self, len: usize) -> Option<ObjectId> {
+        let classes = (SizeClass::of(len).index()..NR_CLASSES).map(SizeClass::from_index);
+        classes.filter_map(|class| self.pool.allocate_in_pages(class).ok()).find_map(|object| self.opened(object))
     }
 
     /// Compresses a unit and stores it. Returns its compressed length.
@@ -277,6 +269,25 @@ impl Store {
         self.words(slot).iter().take(order.nr_pages()).for_each(|at| at.store(word, Ordering::Relaxed));
         self.plain_bytes.fetch_add(plain.len(), Ordering::Relaxed);
         Ok(packed.len())
+    }
+
+    /// The same in smaller units, where there is no room for this one: free places may be small.
+    fn keep_divided(&self, slot: usize, plain: &[u8]) -> Result<usize, Refusal> {
+        let keep = || self.workspaces.work(|workspace| self.keep(workspace, slot, plain));
+        let denied = |is_denied| self.is_denied.store(is_denied, Ordering::SeqCst);
+        match keep() {
+            Err(Refusal::Full) if plain.len() > PAGE_SIZE => {
+                let (first, second) = plain.split_at(plain.len() / 2);
+                let packed_bytes = self.keep_divided(slot, first)?;
+                Ok(packed_bytes + self.keep_divided(slot + first.len() / PAGE_SIZE, second)?)
+            }
+            // What is freed before the second try is found by it; what is freed later finds that it was denied.
+            Err(Refusal::Full) => {
+                denied(true);
+                keep().inspect(|_| denied(false))
+            }
+            kept => kept,
+        }
     }
 
     /// Stores content in slots. Refuses content that does not compress well, unless `has_to`.
@@ -297,7 +308,7 @@ impl Store {
             let order = unit_at(slot + done, nr_slots - done);
             let unit = &plain[done * PAGE_SIZE..][..order.bytes()];
             self.make_table(slot + done)?;
-            packed_bytes += self.workspaces.work(|workspace| self.keep(workspace, slot + done, unit))?;
+            packed_bytes += self.keep_divided(slot + done, unit)?;
             done += order.nr_pages();
             // Check the ratio at intervals: neither on the first unit alone, nor only when all the work is done.
             let enough_seen = done == nr_slots || (done * PAGE_SIZE).is_multiple_of(JUDGED_BYTES);
@@ -475,5 +486,36 @@ mod tests {
         assert!(device.has_room(Order::PAGE));
         device.store.is_denied.store(true, Ordering::Relaxed);
         assert!(device.has_room(Order::PAGE), "an empty one");
+    }
+
+    #[test]
+    fn free_places_of_another_size_are_used() {
+        let device = ZramDevice::new(8 << 20, Codec::default(), None).unwrap();
+        let freed = device.on_freed().unwrap();
+        let mut state = 1u64;
+        // Pages that begin with so many eighths of noise.
+        let mut unit = |eighths: usize| {
+            let mut bytes = vec![0; UNIT.bytes()];
+            for page in bytes.chunks_mut(PAGE_SIZE) {
+                page[..eighths * PAGE_SIZE / 8].fill_with(|| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    (state >> 56) as u8
+                });
+            }
+            bytes
+        };
+        let at = |number: usize| (number * UNIT.bytes()) as u64;
+        let nr_units = (0..).take_while(|&number| device.write(at(number), &unit(2)).is_ok()).count();
+        let empty: Vec<usize> = (0..nr_units).filter(|number| number % 4 > 0).collect();
+        empty.iter().for_each(|number| freed(SlotId::new((number * UNIT.nr_pages()) as u64), UNIT));
+        let kept: Vec<_> = empty.iter().map(|&number| (number, unit(5))).collect();
+        let written = kept.iter().take_while(|(number, bytes)| device.write(at(*number), bytes).is_ok()).count();
+        assert!(written * UNIT.nr_pages() > empty.len() / 2, "{written} units in {} places", empty.len());
+        assert!(!device.has_room(Order::PAGE));
+        for (number, bytes) in &kept[..written] {
+            let mut found = vec![0; UNIT.bytes()];
+            device.read(at(*number), &mut found).unwrap();
+            assert!(found == *bytes, "unit {number}");
+        }
     }
 }
