@@ -163,6 +163,18 @@ pub fn install(function: FaultFunction) -> io::Result<()> {
     SIGBUS.install(function as *mut (), fault_action())
 }
 
+/// The same, with this handler, which calls [`fault`] with what the kernel gave it.
+///
+/// # Errors
+/// None that Linux is known to give.
+pub fn install_with(function: FaultFunction, handler: Entry) -> io::Result<()> {
+    FAULT_HANDLER.store(handler as *const () as usize, Ordering::Release);
+    install(function)
+}
+
+/// The handler for faults; 0: [`entry`].
+static FAULT_HANDLER: AtomicUsize = AtomicUsize::new(0);
+
 /// Calls `change` as if [`install`] had not been called: the action for SIGBUS that it finds and leaves is the chained
 /// one. Faults are not resolved meanwhile.
 ///
@@ -191,7 +203,10 @@ pub fn install_syscall(function: SyscallFunction, entry: Entry) -> io::Result<()
 /// The action for faults. Blocks all signals except SIGSYS, which a caught system call raises.
 fn fault_action() -> Action {
     let mut ours = plain_action(libc::SIG_DFL);
-    ours.sa_sigaction = entry as *const () as usize;
+    ours.sa_sigaction = match FAULT_HANDLER.load(Ordering::Acquire) {
+        0 => entry as *const () as usize,
+        other => other,
+    };
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     // glibc's full set leaves out the signal that cancels a thread, whose handler would unwind the middle of a fault.
     // So all bits are set by hand.
@@ -287,8 +302,44 @@ extern "C" fn entry(_signal: libc::c_int, info: *mut libc::siginfo_t, context: *
             fs_base::set(theirs);
         }
         if let Some(action) = action {
-            call(&action, libc::SIGBUS, info, context);
+            change_mask(libc::SIG_SETMASK, mask_of(&action, libc::SIGBUS, context));
+            end_once(&SIGBUS, &action);
+            call(&action, info, context);
         }
+    }
+}
+
+/// What another handler than [`entry`] calls, with the thread's own FS base. Returns whether the program's handler is
+/// to run: all signals but those with a handler in front are blocked then.
+///
+/// # Safety
+/// The arguments are the kernel's.
+pub unsafe fn fault(info: *mut libc::siginfo_t, context: *mut libc::c_void) -> bool {
+    // SAFETY: the caller upholds this function's own contract.
+    let action = unsafe { on_fault(info, context) };
+    block_others(action.as_ref())
+}
+
+/// Blocks all other signals, if the program's handler is to run. Returns whether it is.
+fn block_others(action: Option<&Action>) -> bool {
+    if action.is_some() {
+        let fronted = (1..=64).filter(|&signal| is_fronted(signal)).fold(0, |mask, signal| mask | bit(signal));
+        change_mask(libc::SIG_SETMASK, !fronted);
+    }
+    action.is_some()
+}
+
+/// Ends the program's action for a signal that is about to be handled, if it is for one signal.
+pub fn end_once_of(signal: libc::c_int) {
+    let front = if signal == libc::SIGSYS { &SIGSYS } else { &SIGBUS };
+    end_once(front, &front.chained());
+}
+
+fn end_once(front: &Front, action: &Action) {
+    if action.sa_flags & libc::SA_RESETHAND != 0
+        && !vforked::set_action(front.signal, &plain_action(libc::SIG_DFL), held_signals::blocked())
+    {
+        front.chained.store(ptr::null_mut(), Ordering::Release);
     }
 }
 
@@ -313,8 +364,7 @@ unsafe fn on_fault(info: *mut libc::siginfo_t, context: *mut libc::c_void) -> Op
     }
     let action = match handled {
         Handled::Yes => None,
-        // SAFETY: what the kernel gave this handler.
-        Handled::No => unsafe { pass_on(&SIGBUS, code, context) },
+        Handled::No => pass_on(&SIGBUS, code),
     };
     set_errno(kept);
     action
@@ -323,11 +373,15 @@ unsafe fn on_fault(info: *mut libc::siginfo_t, context: *mut libc::c_void) -> Op
 /// A handler, as the kernel calls it.
 pub type Entry = unsafe extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
 
-/// The handler for SIGSYS, which the one given to [`install_syscall`] calls.
+/// The handler for SIGSYS, which the one given to [`install_syscall`] calls. Returns what [`fault`] does.
 ///
 /// # Safety
 /// The arguments are the kernel's.
-pub unsafe extern "C" fn syscall_entry(_signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+pub unsafe extern "C" fn syscall_entry(
+    _signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) -> bool {
     // SAFETY: the kernel gives the interrupted context to its handler, which this is.
     unsafe { permit_unaligned(context.cast()) };
     let kept = errno();
@@ -339,65 +393,57 @@ pub unsafe extern "C" fn syscall_entry(_signal: libc::c_int, info: *mut libc::si
     let (about, interrupted) = unsafe { (&*info, &mut *context.cast::<libc::ucontext_t>()) };
     let action = match function(about, interrupted) {
         Handled::Yes => None,
-        // SAFETY: what the kernel gave this handler.
-        Handled::No => unsafe { pass_on(&SIGSYS, about.si_code, context) },
+        Handled::No => pass_on(&SIGSYS, about.si_code),
     };
+    let runs = block_others(action.as_ref());
     set_errno(kept);
-    if let Some(action) = action {
-        // SAFETY: what the kernel gave this handler, passed on while it runs.
-        unsafe { call(&action, libc::SIGSYS, info, context) };
-    }
+    runs
 }
 
-/// Delivers the signal to the chained action as the kernel would have done. If that has a handler, sets the mask with
-/// which it runs, and returns the action for [`call`].
-///
-/// # Safety
-/// `context` is what the kernel gave the handler that calls this.
-unsafe fn pass_on(front: &Front, code: libc::c_int, context: *mut libc::c_void) -> Option<Action> {
+/// Delivers the signal to the chained action as the kernel would have done. If that has a handler, returns it.
+fn pass_on(front: &Front, code: libc::c_int) -> Option<Action> {
     let action = front.chained();
     // Sent by kill and the like, or raised for a system call that was not made: returning does not raise it again.
     let sent = code <= 0 || front.signal == libc::SIGSYS;
     // What the processor raises ends the process, if the program blocks it.
     let is_fatal = code > 0 && held_signals::blocked() & bit(front.signal) != 0;
     match if is_fatal { libc::SIG_DFL } else { action.sa_sigaction } {
-        libc::SIG_IGN if code <= 0 => return None,
+        libc::SIG_IGN if code <= 0 => None,
         libc::SIG_DFL | libc::SIG_IGN => {
             // The access is repeated under the default action, which ends the process. A sent signal is sent again.
             let _ = set_action(front.signal, &plain_action(libc::SIG_DFL), ptr::null_mut());
             if sent {
                 let _ = signals::send(signals::thread_id(), front.signal);
             }
-            return None;
+            None
         }
-        _ => {}
+        _ => Some(action),
     }
-    if action.sa_flags & libc::SA_RESETHAND != 0
-        && !vforked::set_action(front.signal, &plain_action(libc::SIG_DFL), held_signals::blocked())
-    {
-        front.chained.store(ptr::null_mut(), Ordering::Release);
-    }
-    // The program's handler runs under its own mask. The kernel restores the interrupted one when this handler returns.
+}
+
+/// The mask with which the program's handler runs. Those in front stay open: it may fault, too.
+///
+/// # Safety
+/// `context` is what the kernel gave the handler that calls this.
+unsafe fn mask_of(action: &Action, signal: libc::c_int, context: *mut libc::c_void) -> u64 {
     // SAFETY: the context is the kernel's ucontext. Its mask and the action's are read. The kernel's set is shorter
     // than the C library's, so bits are tested one by one.
-    let mask = unsafe {
+    unsafe {
         let interrupted = &(*context.cast::<libc::ucontext_t>()).uc_sigmask;
-        let is_blocked = |signal: libc::c_int| {
-            let itself = signal == front.signal && action.sa_flags & libc::SA_NODEFER == 0;
-            itself || libc::sigismember(interrupted, signal) == 1 || libc::sigismember(&action.sa_mask, signal) == 1
+        let is_blocked = |other: libc::c_int| {
+            let itself = other == signal && action.sa_flags & libc::SA_NODEFER == 0;
+            itself || libc::sigismember(interrupted, other) == 1 || libc::sigismember(&action.sa_mask, other) == 1
         };
-        // Those in front stay open: the program's handler may fault, too.
-        (1..=64).filter(|&signal| !is_fronted(signal) && is_blocked(signal)).fold(0, |mask, signal| mask | bit(signal))
-    };
-    change_mask(libc::SIG_SETMASK, mask);
-    Some(action)
+        (1..=64).filter(|&other| !is_fronted(other) && is_blocked(other)).fold(0, |mask, other| mask | bit(other))
+    }
 }
 
 /// Calls the program's handler. Uses nothing thread-local.
 ///
 /// # Safety
 /// [`pass_on`] returned the action. `info` and `context` are what the kernel gave the handler that calls this.
-unsafe fn call(action: &Action, signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+unsafe fn call(action: &Action, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let signal = libc::SIGBUS;
     if action.sa_flags & libc::SA_SIGINFO != 0 {
         type Full = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
         // SAFETY: an action with SA_SIGINFO names a function of this type.

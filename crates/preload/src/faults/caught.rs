@@ -53,7 +53,7 @@ type Words = [u64; size_of::<libc::siginfo_t>() / size_of::<u64>()];
 
 /// Where the description of a signal is in a frame: behind the return address, and a context with the kernel's set of
 /// signals.
-const DESCRIBED_AT: usize = size_of::<usize>() + offset_of!(ucontext_t, uc_sigmask) + size_of::<u64>();
+pub const DESCRIBED_AT: usize = size_of::<usize>() + offset_of!(ucontext_t, uc_sigmask) + size_of::<u64>();
 
 /// A stack pointer this far below the context is the caught call's, or that of a handler on top of it.
 const DEEPEST_BYTES: usize = signal_stack::SIGNAL_BYTES;
@@ -63,7 +63,7 @@ const RETURN_BYTES: usize = 8;
 // The handler of SIGSYS notes its context in `CAUGHT`, and the base that it has found in `OTHER_BASE`. Before, where
 // the program has set another FS base, it sets the thread's own (`folioswap_sys::fs_base`), from here, as a signal that
 // comes must find the instruction pointer here. Where it has not, the frame becomes that of a deferred signal at last,
-// if there is one, and no other caught call is being made.
+// if there is one, and no other caught call is being made. What is for the program's handler of SIGSYS goes on there.
 std::arch::global_asm!(
     ".pushsection .text",
     ".balign 16",
@@ -93,6 +93,8 @@ std::arch::global_asm!(
     "push r9",
     ".cfi_adjust_cfa_offset 8",
     "call 3f",
+    "test ecx, ecx",
+    "jnz 6f",
     "pop r9",
     ".cfi_adjust_cfa_offset -8",
     "wrfsbase r9",
@@ -102,6 +104,8 @@ std::arch::global_asm!(
     "call 3f",
     "add rsp, 8",
     ".cfi_adjust_cfa_offset -8",
+    "test ecx, ecx",
+    "jnz 7f",
     ".hidden folioswap_on_call_last",
     ".globl folioswap_on_call_last",
     "folioswap_on_call_last:",
@@ -124,6 +128,7 @@ std::arch::global_asm!(
     "sub rsp, 8",
     ".cfi_adjust_cfa_offset 8",
     "call {entry}",
+    "movzx ecx, al",
     "add rsp, 8",
     ".cfi_adjust_cfa_offset -8",
     "mov rax, qword ptr [rip + folioswap_caught@GOTTPOFF]",
@@ -151,9 +156,20 @@ std::arch::global_asm!(
     "lea rdx, [rsp + 8]",
     "jmp {enter_kept}",
     "5: ret",
+    ".cfi_adjust_cfa_offset 8",
+    "6: mov rdi, qword ptr [rsp]",
+    "call {note_base}",
+    "add rsp, 8",
+    ".cfi_adjust_cfa_offset -8",
+    "7: mov edi, {sys}",
+    "lea rsi, [rsp + {described_at}]",
+    "lea rdx, [rsp + 8]",
+    "jmp {enter_kept}",
     ".cfi_endproc",
     ".popsection",
     entry = sym sigbus::syscall_entry,
+    note_base = sym small_stack::note_base,
+    sys = const libc::SIGSYS,
     has_others = sym fs_base::HAS_OTHERS,
     take_kept = sym take_kept,
     described_at = const DESCRIBED_AT,

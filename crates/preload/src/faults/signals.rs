@@ -37,7 +37,7 @@ pub fn prepare(may_be_direct: bool, catch: impl FnOnce() -> bool) {
     signal_stack::attach();
     threads::note_first();
     ours::set_faults(may_be_direct);
-    if may_be_direct && let Err(error) = sigbus::install(on_sigbus) {
+    if may_be_direct && let Err(error) = sigbus::install_with(on_sigbus, small_stack::on_bus) {
         state::end(ExitStatus::OutOfMemory, &format!("installing the SIGBUS handler: {error}"));
     }
     ours::set_catches(catch());

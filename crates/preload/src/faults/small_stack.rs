@@ -131,8 +131,14 @@ fn kernels(noted: Noted) -> KernelAction {
     KernelAction { handler: enter as *const () as usize, flags: noted.kernels_flags(), restorer, mask }
 }
 
-/// What the program has set, if its handler begins here.
+/// What the program has set, if its handler begins here, or is for a signal of [`ours`].
 pub fn noted(signal: c_int) -> Noted {
+    if ours::is_ours(signal) {
+        let action = if signal == libc::SIGSYS { sigbus::chained_syscall_action() } else { sigbus::chained_action() };
+        // SAFETY: the kernel's part of the set, in which any bits are valid.
+        let mask = unsafe { *(&raw const action.sa_mask).cast::<u64>() };
+        return Noted { handler: action.sa_sigaction, flags: action.sa_flags as u32 as u64, mask };
+    }
     let Some(handler) = HANDLERS.get(signal as usize) else { return Noted { handler: 0, flags: 0, mask: 0 } };
     let [flags, mask] = [&FLAGS, &MASKS].map(|of| of[signal as usize].load(Ordering::SeqCst));
     Noted { handler: handler.load(Ordering::SeqCst), flags, mask }
@@ -240,14 +246,20 @@ pub fn set_ended(signal: c_int) {
     }
 }
 
-/// As [`land`] for a signal that was kept until here. The frame is that of the handler of SIGSYS, and all signals are
-/// blocked.
+/// As [`land`] for a signal that was kept until here, or is one of [`ours`]. The frame is that of the handler of SIGSYS
+/// or SIGBUS, and all other signals are blocked.
 extern "C" fn land_kept(signal: c_int, frame: usize, context: &mut ucontext_t, _about: *const siginfo_t) -> Landing {
     let noted = noted(signal);
-    let itself = if noted.flags & libc::SA_NODEFER as u64 != 0 { 0 } else { 1 << (signal - 1) };
+    if ours::is_ours(signal) {
+        if [libc::SIG_DFL, libc::SIG_IGN].contains(&noted.handler) {
+            return Landing { frame: 0, handler: back() }; // another thread has just set it
+        }
+        sigbus::end_once_of(signal);
+    }
+    let itself = if noted.flags & OPEN != 0 { 0 } else { 1 << (signal - 1) };
     // SAFETY: the kernel's set has 8 bytes.
     let before = unsafe { *(&raw const context.uc_sigmask).cast::<u64>() };
-    BLOCKED.set((true, before | kernels(noted).mask | itself));
+    BLOCKED.set((true, (before | noted.mask | itself) & !ours::ours_mask()));
     // SAFETY: the kernel's frame, which nobody else uses.
     let moved = unsafe { settled(frame, context, noted) };
     if moved.is_none() {
@@ -598,6 +610,51 @@ enter! {
 enter! {
     /// The same for a signal that was kept until a caught call was made ([`caught`]).
     enter_kept: land_kept
+}
+
+/// The handler of SIGBUS. What is not a fault of the engine's is for the program's handler.
+#[unsafe(naked)]
+pub unsafe extern "C" fn on_bus(_signal: c_int, _about: *mut siginfo_t, _context: *mut c_void) {
+    std::arch::naked_asm!(
+        "sub rsp, 8",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "call {fault}",
+        "add rsp, 8",
+        "test al, al",
+        "jnz 2f",
+        "ret",
+        "2: mov edi, {bus}",
+        "lea rsi, [rsp + {described_at}]",
+        "lea rdx, [rsp + 8]",
+        "jmp {enter_kept}",
+        fault = sym fault,
+        bus = const libc::SIGBUS,
+        described_at = const caught::DESCRIBED_AT,
+        enter_kept = sym enter_kept,
+    )
+}
+
+/// Returns whether the program's handler is to run, with the thread's own FS base until [`reopen`].
+unsafe extern "C" fn fault(about: *mut siginfo_t, context: *mut ucontext_t) -> bool {
+    // SAFETY: the kernel gives these to its handler.
+    unsafe {
+        sigbus::permit_unaligned(context);
+        let theirs = fs_base::return_to_own(&(*context).uc_stack);
+        let runs = sigbus::fault(about, context.cast());
+        match theirs {
+            Some(base) if runs => note_base(base),
+            Some(base) => fs_base::set(base),
+            None => {}
+        }
+        runs
+    }
+}
+
+/// Has [`reopen`] set another FS base again.
+#[inline(never)] // it looks for what is thread-local
+pub extern "C" fn note_base(base: usize) {
+    OTHER_BASE.set((true, base));
 }
 
 export! {
