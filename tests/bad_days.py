@@ -50,30 +50,6 @@ os.unlink(path)
 """
 
 
-# Uses its swap, drops all, fills the disk of this folder, and uses its swap again.
-REFILL = """
-import mmap, os, sys, time
-memory = mmap.mmap(-1, 190 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-piece = os.urandom(1 << 20)
-def fill():
-    for at in range(0, len(memory), 1 << 20):
-        memory[at:at + (1 << 20)] = piece
-fill()
-memory.madvise(mmap.MADV_DONTNEED)
-time.sleep(2.5)
-path = os.path.join(sys.argv[1], "hog")
-with open(path, "wb", buffering=0) as hog:
-    try:
-        while hog.write(piece):
-            pass
-    except OSError:
-        pass
-fill()
-print("right" if all(memory[at:at + (1 << 20)] == piece for at in range(0, len(memory), 1 << 20)) else "wrong")
-os.unlink(path)
-"""
-
-
 class Leftovers:
     """Finds what a test left behind: new files, swaps, cgroups, loop devices and processes of ours."""
 
@@ -247,10 +223,6 @@ class Suite:
         self.say("a small disk that suffices", wrong + self.leftovers.new())
         swap = os.path.join(folder, "swap") + ":200M"
         status, out, errors = self.run("run", "--memory", "32M", "--swap", swap, "--", sys.executable, "-c", REFILL, folder)
-        wrong = [] if (status, out) == (0, "right\n") else [f"exit status {status}: {out}{errors[-400:]}"]
-        self.say("reserved space is kept while it is not used", wrong + self.leftovers.new())
-        reserved = os.path.join(folder, "swap") + ":200M"
-        status, out, errors = self.run("run", "--memory", "32M", "--swap", reserved, "--", sys.executable, "-c", REFILL, folder)
         wrong = [] if (status, out) == (0, "right\n") else [f"exit status {status}: {out}{errors[-400:]}"]
         self.say("reserved space is kept while it is not used", wrong + self.leftovers.new())
         status, out, errors = self.run("run", "--memory", "32M", "--", self.fill, "400")

@@ -4,11 +4,10 @@
 /* A program with an allocator of its own, and a thread with a value of the 60th key. The C library has a block for it,
    which it clears in a child of another thread's fork at once. What lies beside it is right in the child. */
 #include "check.h"
-enum { NR_WORDS = 112 };
+#ifndef LINKED
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_barrier_t begun;
 static char *area;
-static size_t taken, *words[2];
+static size_t taken;
 static void *aligned(size_t size, size_t alignment) {
     pthread_mutex_lock(&lock);
     if (area == NULL) area = anonymous(64 * MIB);
@@ -24,11 +23,17 @@ void *calloc(size_t count, size_t size) { return aligned(count * size, 16); }
 void *memalign(size_t alignment, size_t size) { return aligned(size, alignment < 16 ? 16 : alignment); }
 void *aligned_alloc(size_t alignment, size_t size) { return memalign(alignment, size); }
 void free(void *block) { (void)block; }
+size_t malloc_usable_size(void *block) { return ((size_t *)block)[-1]; }
 void *realloc(void *block, size_t size) {
     size_t before = block ? ((size_t *)block)[-1] : 0;
     void *moved = aligned(size, 16);
     return before ? memcpy(moved, block, before < size ? before : size) : moved;
 }
+#endif
+#ifndef ONLY_ALLOCATOR
+enum { NR_WORDS = 112 };
+static pthread_barrier_t begun;
+static size_t *words[2];
 static void *keep_values(void *unused) {
     pthread_key_t key;
     for (int i = 0; i < 60; i++) pthread_key_create(&key, NULL);
@@ -63,3 +68,4 @@ int main(void) {
     CHECK(nr_wrong_words() == 0, "wrong here");
     DONE;
 }
+#endif

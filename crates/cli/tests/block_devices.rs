@@ -174,5 +174,8 @@ fn a_disk_with_blocks_of_16_kib_is_refused() {
     };
     with_library();
     let (status, said) = scratch.run(&["run", "--memory", "16M", "--swap", &disk.0, "--", "true"]);
-    assert!(status == 125 && said.contains("16384 bytes at least") && said.lines().count() == 1, "{status}: {said}");
+    assert!(
+        status == 125 && said.contains("smallest block is 16384 bytes") && said.lines().count() == 1,
+        "{status}: {said}"
+    );
 }

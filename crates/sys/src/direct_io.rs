@@ -27,7 +27,7 @@ pub enum OpenError {
     #[error("exists and is no block device: name a file that does not exist yet")]
     NotBlockDevice,
     /// Blocks of more than 4 KiB.
-    #[error("reads and writes {0} bytes at least, and folioswap 4096: use another disk")]
+    #[error("its smallest block is {0} bytes; folioswap needs 4096 or less: use another disk")]
     Coarse(u32),
     /// EBUSY: claimed by the kernel.
     #[error("in use: mounted, swap of the kernel, a part of a RAID or volume, or another program's")]

@@ -3,8 +3,8 @@
 //! - the private heap, for the library's and the engine's own code;
 //! - the ordinary heap, before the engine runs, if the budget is small;
 //! - the ordinary heap, if the C library itself asks for 256 bytes to 64 KiB. These are stdio buffers and the like,
-//!   which the kernel accesses in calls that cannot be covered. It waits for them itself in monitor mode, unless folios
-//!   are copied. The return address identifies the caller, which is why three functions here are written in assembly.
+//!   which the kernel accesses in calls that cannot be covered. In monitor mode it waits for them, unless folios are
+//!   copied. The return address identifies the caller, which is why three functions here are written in assembly.
 //!   Of what the C library returns to the program, `strdup` and `asprintf` and their kin are made here;
 //! - the ordinary heap, if the loader asks. These are the vectors by which threads find their thread-local variables,
 //!   which the fault path uses too;
@@ -42,10 +42,16 @@ const SMALL_BYTES: usize = 64 << 10;
 /// Whether another library's allocator comes after this one: the program has been linked with it, or it was preloaded.
 static HAS_NEXT: AtomicBool = AtomicBool::new(false);
 
-/// Looks for it.
+/// Looks for it. A library that has only some of these functions counts calls, or the like: blocks are not its own.
 pub fn prepare() {
-    let next = MALLOC.find().map_or(0, |next| next as usize);
-    HAS_NEXT.store(next != 0 && !c_library::code().contains(&next), Ordering::Relaxed);
+    let functions = [
+        MALLOC.find().map(|next| next as usize),
+        FREE.find().map(|next| next as usize),
+        MEMALIGN.find().map(|next| next as usize),
+        USABLE.find().map(|next| next as usize),
+    ];
+    let is_anothers = |function: Option<usize>| function.is_some_and(|at| !c_library::code().contains(&at));
+    HAS_NEXT.store(functions.into_iter().all(is_anothers), Ordering::Relaxed);
 }
 
 fn has_next() -> bool {
@@ -142,8 +148,11 @@ extern "C" fn malloc_for(size: usize, caller: usize) -> *mut c_void {
 
 extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_void {
     let Some(bytes) = count.checked_mul(size) else { return out_of_memory().cast() };
+    let runs = matches!(state::phase(), Phase::Waiting | Phase::Managed) && !guard::inside();
+    if runs && is_thread_record(bytes, caller) {
+        return zeroed(&ORDINARY, bytes).cast();
+    }
     let block = match source(bytes, caller) {
-        Source::Program if is_thread_record(bytes, caller) => zeroed(&ORDINARY, bytes),
         Source::Program => {
             let block = state::keeping_errno(|| refused::within_heap(|| program_heap::allocate_zeroed(bytes)));
             refusable(if is_short(block, bytes) { zeroed(&ORDINARY, bytes) } else { block }, bytes)

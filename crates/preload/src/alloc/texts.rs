@@ -8,6 +8,7 @@ use libc::wchar_t;
 use crate::alloc::malloc;
 use crate::ground::c_library;
 use crate::ground::export::{aliases, export, real};
+use crate::ground::heap::ORDINARY;
 
 real!(STRDUP = c"strdup": fn(*const c_char) -> *mut c_char);
 real!(STRNDUP = c"strndup": fn(*const c_char, usize) -> *mut c_char);
@@ -56,8 +57,8 @@ export! {
 /// # Safety
 /// The text is a block with a zero behind its last of `len` bytes.
 pub unsafe fn moved(text: *mut c_char, len: usize) -> *mut c_char {
-    if c_library::has_other_malloc() {
-        return text;
+    if !ORDINARY.owns(text.cast()) {
+        return text; // where it belongs, or another allocator's
     }
     // SAFETY: the caller gives the text up for its copy.
     unsafe {

@@ -36,10 +36,11 @@ unsafe extern "C" fn exec_listed(path: Text, first: *const Text, rest: *const Te
         let environment = if how == WITH_ENVIRONMENT { argument(count + 1) } else { std::ptr::null() };
         // On the stack, if it is short: a child of vfork that has executed a program frees nothing of its parent's.
         let mut short = [std::ptr::null(); MOST_ON_STACK];
-        let mut long = {
+        let mut long = Vec::new();
+        if count >= MOST_ON_STACK {
             let _guard = guard::enter();
-            if count < MOST_ON_STACK { Vec::new() } else { vec![std::ptr::null(); count + 1] }
-        };
+            long = vec![std::ptr::null(); count + 1];
+        }
         let list = if long.is_empty() { &mut short[..] } else { &mut long };
         list.iter_mut().zip(0..=count).for_each(|(place, index)| *place = argument(index));
         match how {

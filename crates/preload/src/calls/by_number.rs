@@ -216,8 +216,7 @@ unsafe fn in_monitor_mode(number: c_long, words: &Words) -> Option<isize> {
 unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
     const BY: By = By::Number;
     let &[a, b, c, d, e, f] = words;
-    let (fd, at, list) = (a as c_int, b as *mut c_void, b as *const iovec);
-    let count = i32::try_from(c).unwrap_or(-1); // the kernel refuses either
+    let (fd, at, list, count) = (a as c_int, b as *mut c_void, b as *const iovec, c as c_int);
     let (c_flags, d_flags, offset) = (c as c_int, d as c_int, d as i64);
     // SAFETY: passes the caller's arguments on unchanged.
     Some(unsafe {

@@ -1,7 +1,7 @@
 //! Transfers of bytes: read, write, send, recv and their kin.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 
 use libc::{iovec, sockaddr, socklen_t};
 
@@ -24,6 +24,8 @@ made! {
         fd: c_int, at: *const c_void, len: usize, flags: c_int, to: *const sockaddr, to_len: socklen_t,
     ) -> isize;
 }
+real!(RECV = c"recv": fn(c_int, *mut c_void, usize, c_int) -> isize);
+real!(SEND = c"send": fn(c_int, *const c_void, usize, c_int) -> isize);
 real!(ARC4RANDOM_BUF = c"arc4random_buf": fn(*mut c_void, usize) -> ());
 real!(GETRANDOM = c"getrandom": fn(*mut c_void, usize, c_uint) -> isize);
 
@@ -189,10 +191,27 @@ pub fn flags_of_part(flags: c_int, is_first: bool, is_last: bool) -> c_int {
     if is_last { flags } else { flags & !libc::MSG_OOB }
 }
 
+/// Receives by a call that gets a piece and its flags, and how much came before it.
+fn received(
+    by: By,
+    fd: c_int,
+    (buffer, len, flags): (*mut c_void, usize, c_int),
+    call: impl Fn(*mut c_void, usize, c_int, usize) -> isize,
+) -> isize {
+    let len = len.min(transfer::MOST_BYTES);
+    if discards(fd, flags) {
+        return call(buffer, len, flags, 0);
+    }
+    let pieces = receiving(by, fd, buffer, len, flags);
+    transfer::receive(buffer, len, pieces, |at, len, done| {
+        receiving_flags(fd, pieces, done, flags).map_or(-1, |flags| call(at, len, flags, done))
+    })
+}
+
 export! {
     fn recv(fd: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { recvfrom(fd, buffer, len, flags, null_mut(), null_mut()) }
+        // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
+        received(By::Name, fd, (buffer, len, flags), |at, len, flags, _| unsafe { RECV.get()(fd, at, len, flags) })
     }
 }
 
@@ -225,16 +244,10 @@ made_both! {
     fn recvfrom, recvfrom_by(
         by, fd: c_int, buffer: *mut c_void, len: usize, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t,
     ) -> isize {
-        let len = len.min(transfer::MOST_BYTES);
-        let (pieces, discards) = (receiving(by, fd, buffer, len, flags), discards(fd, flags));
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         unsafe {
             with_address(from, from_len, |from, from_len| {
-                if discards {
-                    return real_recvfrom(by, fd, buffer, len, flags, from, from_len);
-                }
-                transfer::receive(buffer, len, pieces, |at, len, done| {
-                    let Some(flags) = receiving_flags(fd, pieces, done, flags) else { return -1 };
+                received(by, fd, (buffer, len, flags), |at, len, flags, done| {
                     let (from, from_len) = if done == 0 { (from, from_len) } else { (null_mut(), null_mut()) };
                     real_recvfrom(by, fd, at, len, flags, from, from_len)
                 })
@@ -254,10 +267,25 @@ export! {
     }
 }
 
+/// Sends by a call that gets a piece and its flags.
+fn sent(
+    by: By,
+    fd: c_int,
+    (buffer, len, flags): (*const c_void, usize, c_int),
+    call: impl Fn(*const c_void, usize, c_int) -> isize,
+) -> isize {
+    let len = len.min(transfer::MOST_BYTES);
+    if references::refuses(fd, flags, || state::overlaps(buffer as usize, len)) {
+        return -1;
+    }
+    let pieces = pieces(fd, buffer, len, Pieces::All(Awaits::More(by, fd)));
+    transfer::send(buffer, len, pieces, |at, part, done| call(at, part, sending_flags(done, part, len, flags)))
+}
+
 export! {
     fn send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { sendto(fd, buffer, len, flags, null(), 0) }
+        // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
+        sent(By::Name, fd, (buffer, len, flags), |at, len, flags| unsafe { SEND.get()(fd, at, len, flags) })
     }
 }
 
@@ -265,17 +293,12 @@ made_both! {
     fn sendto, sendto_by(
         by, fd: c_int, buffer: *const c_void, len: usize, flags: c_int, to: *const sockaddr, to_len: socklen_t,
     ) -> isize {
-        let len = len.min(transfer::MOST_BYTES);
-        if references::refuses(fd, flags, || state::overlaps(buffer as usize, len)) {
-            return -1;
-        }
-        let pieces = pieces(fd, buffer, len, Pieces::All(Awaits::More(by, fd)));
         // SAFETY: the caller's call, in pieces that lie in its buffer or in a bounce buffer, with a copy of the
         // address.
         unsafe {
             let address = copied::bytes(to, to_len as usize);
-            transfer::send(buffer, len, pieces, |at, part, done| {
-                real_sendto(by, fd, at, part, sending_flags(done, part, len, flags), address.at(to), to_len)
+            sent(by, fd, (buffer, len, flags), |at, len, flags| {
+                real_sendto(by, fd, at, len, flags, address.at(to), to_len)
             })
         }
     }

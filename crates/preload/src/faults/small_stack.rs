@@ -108,6 +108,7 @@ pub fn note(signal: c_int, noted: Noted) {
         place.store(noted.handler, Ordering::SeqCst);
         FLAGS[signal as usize].store(noted.flags, Ordering::SeqCst);
         MASKS[signal as usize].store(noted.mask, Ordering::SeqCst);
+        guard::note_handler(signal, ![libc::SIG_DFL, libc::SIG_IGN].contains(&noted.handler));
     }
 }
 

@@ -66,7 +66,7 @@ impl<F: Copy> Real<F> {
 /// The version that programs use, of the names with an older one, on x86-64. Before glibc 2.36 dlsym(RTLD_NEXT) finds
 /// the oldest: its condition variables, timers and affinities take other structures. The resolver's old names have no
 /// other.
-const VERSIONS: [(&CStr, &CStr); 25] = [
+const VERSIONS: [(&CStr, &CStr); 26] = [
     (c"__res_nquery", c"GLIBC_2.2.5"),
     (c"__res_nquerydomain", c"GLIBC_2.2.5"),
     (c"__res_nsearch", c"GLIBC_2.2.5"),
@@ -79,6 +79,7 @@ const VERSIONS: [(&CStr, &CStr); 25] = [
     (c"lio_listio64", c"GLIBC_2.4"),
     (c"posix_spawn", c"GLIBC_2.15"),
     (c"posix_spawnp", c"GLIBC_2.15"),
+    (c"pthread_attr_getaffinity_np", c"GLIBC_2.3.4"),
     (c"pthread_cond_timedwait", c"GLIBC_2.3.2"),
     (c"pthread_cond_wait", c"GLIBC_2.3.2"),
     (c"pthread_getaffinity_np", c"GLIBC_2.3.4"),
@@ -94,7 +95,8 @@ const VERSIONS: [(&CStr, &CStr); 25] = [
     (c"ustat", c"GLIBC_2.2.5"),
 ];
 
-/// The version by which the next dlsym is found, as this library has one. Newer ones are the same function.
+/// The next dlsym is found by dlvsym, as `dlsym` is this library's here, and would call itself. Newer versions are the
+/// same function.
 const DLSYM: (&CStr, &CStr) = (c"dlsym", c"GLIBC_2.2.5");
 
 /// The next definition of a name, in the version that programs use. Null: there is none.
@@ -108,7 +110,7 @@ fn look_up(name: &CStr, objects: Option<&Objects>) -> *mut c_void {
         unsafe { libc::dlvsym(libc::RTLD_NEXT, name.as_ptr(), version.as_ptr()) }
     });
     // SAFETY: a C string. Any thread may call dlsym.
-    if found.is_null() { unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } } else { found }
+    if found.is_null() && name != DLSYM.0 { unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } } else { found }
 }
 
 /// This library's function in place of the C library's, which was found by this name, but not in the loader's order.
@@ -116,8 +118,13 @@ fn look_up(name: &CStr, objects: Option<&Objects>) -> *mut c_void {
 pub fn instead_of_found(name: &CStr, found: *mut c_void) -> *mut c_void {
     let _guard = guard::enter();
     let objects = Objects::loaded();
-    let own = objects.own(name).filter(|_| look_up(name, None) == found);
-    own.map_or(found, |own| own as *mut c_void)
+    let Some(own) = objects.own(name) else { return found };
+    let next = look_up(name, None);
+    if next.is_null() {
+        // SAFETY: forgets the text about what was not found, which the program would take for its own.
+        unsafe { libc::dlerror() };
+    }
+    if next == found { own as *mut c_void } else { found }
 }
 
 /// Looks up all functions. Programs do not call what the C library lacks.
