@@ -153,7 +153,7 @@ fn the_slot_allocator_is_timed_beside_one_lock() {
 fn latencies_of_both_ways_are_compared() {
     let scratch = Scratch::new();
     let plot = scratch.path("latency.svg").display().to_string();
-    let shape = ["latency", "--size", "64M", "--memory", "16M", "--seconds", "0.2", "--rounds", "2"];
+    let shape = ["latency", "--size", "64M", "--memory", "16M", "--seconds", "0.6", "--rounds", "2"];
     let all = report(&[&shape[..], &["--plot", &plot]].concat());
     for name in ["tail_async_vs_sync", "p50_async_vs_sync", "engine_tail_async_vs_sync", "freeing_tail_async_vs_sync"] {
         let each = ["_4k", "_64k"].map(|size| positive(&all, &format!("{name}{size}")));

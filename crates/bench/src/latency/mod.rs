@@ -246,6 +246,10 @@ impl Compare<'_> {
                 (closed.rate() * LOAD, closed.bad_words)
             }
         };
+        if rate <= 0.0 {
+            let seconds = self.args.seconds / 2.0;
+            return Err(Failure::new(format!("no operation ended within {seconds} s: give more --seconds")));
+        }
         let mut again = 0;
         loop {
             let mut turns = [Outcome::default(), Outcome::default()];
