@@ -309,7 +309,7 @@ extern "C" fn entry(_signal: libc::c_int, info: *mut libc::siginfo_t, context: *
     }
 }
 
-/// What another handler than [`entry`] calls, with the thread's own FS base. Returns whether the program's handler is
+/// What another handler than `entry` calls, with the thread's own FS base. Returns whether the program's handler is
 /// to run: all signals but those with a handler in front are blocked then.
 ///
 /// # Safety

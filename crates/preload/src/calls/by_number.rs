@@ -197,7 +197,7 @@ unsafe fn in_direct_mode(number: c_long, words: &Words) -> Option<isize> {
 }
 
 /// The same in monitor mode, where the kernel waits for what is not in RAM. Only what it pins needs a cover
-/// ([`transfer::pins`]).
+/// ([`pins`](crate::memory::transfer::pins)).
 unsafe fn in_monitor_mode(number: c_long, words: &Words) -> Option<isize> {
     // SAFETY: passes the caller's arguments on unchanged.
     unsafe {
