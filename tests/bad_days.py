@@ -222,7 +222,8 @@ class Suite:
         wrong = [] if status == 0 and "0 bad words" in out else [f"exit status {status}: {errors[-400:]}"]
         self.say("a small disk that suffices", wrong + self.leftovers.new())
         swap = os.path.join(folder, "swap") + ":200M"
-        status, out, errors = self.run("run", "--memory", "32M", "--swap", swap, "--", sys.executable, "-c", REFILL, folder)
+        program = [sys.executable, "-c", REFILL, folder]
+        status, out, errors = self.run("run", "--memory", "32M", "--swap", swap, "--", *program)
         wrong = [] if (status, out) == (0, "right\n") else [f"exit status {status}: {out}{errors[-400:]}"]
         self.say("reserved space is kept while it is not used", wrong + self.leftovers.new())
         status, out, errors = self.run("run", "--memory", "32M", "--", self.fill, "400")

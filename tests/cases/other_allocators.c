@@ -126,7 +126,8 @@ static void check_own_functions(void) {
     void *(*allocate_more)(size_t, int) = dlsym(RTLD_DEFAULT, "mallocx");
     void *(*resize)(void *, size_t, int) = dlsym(RTLD_DEFAULT, "rallocx");
     if (allocate_more == NULL || resize == NULL) return;
-    char *first = strcpy(malloc(100), "first"), *second = strcpy(allocate_more(100, 0), "second"), *third = strdup("third");
+    char *first = strcpy(malloc(100), "first"), *second = strcpy(allocate_more(100, 0), "second");
+    char *third = strdup("third");
     if (malloc_usable_size(second) < 100) fail("usable size");
     first = resize(first, 9000, 0), second = realloc(second, 5000), third = resize(third, 5000, 0);
     if (strcmp(first, "first") || strcmp(second, "second") || strcmp(third, "third")) fail("jemalloc's functions");

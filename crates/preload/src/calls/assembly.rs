@@ -21,6 +21,7 @@ const SEARCHED: c_int = 1;
 /// `execle`: the environment follows the terminating null of the list.
 const WITH_ENVIRONMENT: c_int = 2;
 
+/// A list of fewer arguments is made on the stack.
 const MOST_ON_STACK: usize = 512;
 
 /// Implements `execl` and its kin. `first` are the five arguments after the path that came in registers, `rest` the
@@ -130,7 +131,7 @@ pub unsafe extern "C" fn dlmopen(space: Lmid_t, name: Text, how: c_int) -> *mut 
 }
 
 /// What programs allocate by, which may be another library's.
-const ALLOCATION: [&CStr; 13] = [
+const ALLOCATION: [&CStr; 12] = [
     c"malloc",
     c"calloc",
     c"realloc",
@@ -143,7 +144,6 @@ const ALLOCATION: [&CStr; 13] = [
     c"pvalloc",
     c"malloc_usable_size",
     c"malloc_trim",
-    c"mallinfo2",
 ];
 
 extern "C" fn before_find() -> *const c_void {

@@ -182,17 +182,13 @@ pub fn refuses(fd: c_int, flags: c_int, is_managed: impl Fn() -> bool) -> bool {
 /// # Safety
 /// As the system call.
 pub unsafe fn by_number(number: c_long, &[a, b, c, d, ..]: &[usize; 6]) -> Option<isize> {
-    let fd = a as c_int;
-    // SAFETY: passes the caller's arguments on unchanged.
-    unsafe {
-        let is_refused = match number {
-            libc::SYS_vmsplice => return Some(splice_memory(fd, b as *const iovec, c, d as c_uint)),
-            libc::SYS_setsockopt if is_zero_copy(b as c_int, c as c_int) => {
-                state::fail(libc::ENOPROTOOPT);
-                true
-            }
-            _ => false,
-        };
-        is_refused.then_some(-1)
+    match number {
+        // SAFETY: passes the caller's arguments on unchanged.
+        libc::SYS_vmsplice => Some(unsafe { splice_memory(a as c_int, b as *const iovec, c, d as c_uint) }),
+        libc::SYS_setsockopt if is_zero_copy(b as c_int, c as c_int) => {
+            state::fail(libc::ENOPROTOOPT);
+            Some(-1)
+        }
+        _ => None,
     }
 }

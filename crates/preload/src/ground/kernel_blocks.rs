@@ -100,7 +100,7 @@ const NR_VALUES: usize = 32;
 pub const VALUES_BYTES: usize = NR_VALUES * 2 * size_of::<usize>();
 
 extern "C" fn allocate_zeroed_for(count: usize, size: usize, caller: usize) -> *mut c_void {
-    let are_values = (count, size * NR_VALUES) == (NR_VALUES, VALUES_BYTES) && c_library::code().contains(&caller);
+    let are_values = (count, size) == (NR_VALUES, VALUES_BYTES / NR_VALUES) && c_library::code().contains(&caller);
     let heap = if are_values { Some(&ORDINARY) } else { guard::inside().then_some(&PRIVATE) };
     if let Some(heap) = heap {
         let block = heap.allocate(count * size, 1);
