@@ -103,7 +103,7 @@ fn made(number: c_long, words: &[usize; 6], context: &mut libc::ucontext_t) -> O
     Some(match number {
         libc::SYS_rt_sigreturn => {
             // SAFETY: the stack pointer is where the kernel looks for the context.
-            unsafe { small_stack::take_mask(context.uc_mcontext.gregs[libc::REG_RSP as usize] as *mut _) };
+            unsafe { small_stack::take_context(context.uc_mcontext.gregs[libc::REG_RSP as usize] as *mut _) };
             context.uc_mcontext.gregs[libc::REG_RIP as usize] = net::restorer() as i64;
             return None;
         }
@@ -199,11 +199,6 @@ fn set_mask(context: &mut libc::ucontext_t, &[how, set, before, len, ..]: &[usiz
     0
 }
 
-extern "C" fn set_now(stack: usize) -> bool {
-    // SAFETY: the kernel reads the description that `set_stack` passes.
-    unsafe { own!(libc::SYS_sigaltstack, stack, 0usize) == 0 }
-}
-
 /// `sigaltstack` on the interrupted context.
 fn set_stack(context: &mut libc::ucontext_t, &[new, before, ..]: &[usize; 6]) -> isize {
     if !by_number::are_open(new, before, size_of::<libc::stack_t>()) {
@@ -227,10 +222,7 @@ fn set_stack(context: &mut libc::ucontext_t, &[new, before, ..]: &[usize; 6]) ->
             let _before = signal_stack::hold(&set);
             set.ss_flags &= !libc::SS_ONSTACK;
             context.uc_stack = set;
-            // The kernel does not change the stack of a thread that runs on it, as this handler may. So the call is
-            // made from the fault stack. Signals are blocked meanwhile: a handler would overwrite this one's frames.
-            let _guard = guard::enter();
-            folioswap_sys::fault_stack::call(set_now, &raw const set as usize);
+            signal_stack::change(&set);
         }
         if before != 0 {
             let mut told = signal_stack::told(known, stood_for);

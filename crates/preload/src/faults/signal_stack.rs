@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use folioswap::PAGE_SIZE;
-use folioswap_sys::memory::{self, place_apart};
+use folioswap_sys::memory::place_apart;
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{fs_base, own_calls, static_tls, vforked};
 
@@ -108,7 +108,9 @@ pub fn attach() {
     MAPPING.set(mapping);
     // SAFETY: this thread's own from here on, and not set yet.
     unsafe { fs_base::note(&of_mapping(mapping)) };
-    let wanted = instead_of(current()); // the program may have set one already
+    let known = current();
+    // The program may have set one already.
+    let wanted = if mode(&known) == libc::SS_DISABLE { of_mapping(mapping) } else { instead_of(known) };
     set_signal_stack(Some(wanted));
     drop(hold(&wanted));
 }
@@ -138,15 +140,6 @@ fn is_own(stack: &libc::stack_t, mapping: usize) -> bool {
 /// This thread's own alternate stack.
 pub fn own_signal_stack() -> Option<libc::stack_t> {
     Some(MAPPING.get()).filter(|&mapping| mapping != 0).map(of_mapping)
-}
-
-/// The stack for the kernel to set where a handler returns in whose context there is `noted`: this thread's own in
-/// place of another's, as the handler may have begun on another thread.
-pub fn of_this_thread(noted: libc::stack_t) -> libc::stack_t {
-    let is_anothers = |own: &libc::stack_t| {
-        noted.ss_size == own.ss_size && noted.ss_sp != own.ss_sp && memory::is_apart(noted.ss_sp as usize)
-    };
-    own_signal_stack().filter(is_anothers).unwrap_or(noted)
 }
 
 /// Whether a stack pointer is on a stack.
@@ -312,23 +305,56 @@ pub fn stands_for_run_on() -> Option<libc::stack_t> {
     stands_for().filter(is_run_on)
 }
 
-/// The stack for the kernel to set where a handler returns in whose context there is `noted`: it stays what it is, but
-/// for one that was set before the handler began only.
-pub fn set_again(noted: libc::stack_t) -> libc::stack_t {
-    let own = own_signal_stack().filter(|_| disarms(&noted));
-    let Some(own) = own else { return if disarms(&noted) { noted } else { current() } };
-    note_used(None);
-    drop(hold(&own));
-    set_stands_for(Some(noted));
-    own
+/// What a handler finds in its context, where the kernel has put `noted`. With SS_AUTODISARM no stack is set until it
+/// returns.
+pub fn in_context(noted: libc::stack_t) -> libc::stack_t {
+    if !is_own(&noted, MAPPING.get()) {
+        return noted;
+    }
+    let theirs = STANDS_FOR.get();
+    if disarms(&theirs) {
+        set_stands_for(None);
+    }
+    theirs
+}
+
+/// The stack for the kernel to set where a handler returns in whose context there is `wanted`. A stack on which the
+/// `frame` is stays set, as the kernel has it since Linux 6.12.
+pub fn returned_to(wanted: libc::stack_t, frame: usize) -> libc::stack_t {
+    let flags = |stack: &libc::stack_t| stack.ss_flags & !libc::SS_ONSTACK;
+    let mut known = current();
+    known.ss_flags = flags(&known);
+    let now = told(known, stands_for());
+    let is_same = (now.ss_sp, now.ss_size, flags(&now)) == (wanted.ss_sp, wanted.ss_size, flags(&wanted));
+    let is_in_use = !disarms(&now) && is_on(&now, frame);
+    if is_same || is_in_use || complaint(&wanted) != 0 {
+        return known;
+    }
+    let mut set = instead_of(wanted);
+    let _before = hold(&set);
+    set.ss_flags = flags(&set);
+    if set.ss_sp != known.ss_sp {
+        change(&set);
+    }
+    set
+}
+
+/// Sets a stack though this may run on the one that is set, which the kernel does not change: the call is made from the
+/// fault stack. Signals are blocked meanwhile, whose handlers would overwrite frames.
+pub fn change(set: &libc::stack_t) {
+    extern "C" fn set_now(stack: usize) -> bool {
+        // SAFETY: the kernel reads the description that is passed below.
+        unsafe { own!(libc::SYS_sigaltstack, stack, 0usize) == 0 }
+    }
+    let _guard = guard::enter();
+    folioswap_sys::fault_stack::call(set_now, &raw const *set as usize);
 }
 
 /// A child that shares the memory leaves its parent's.
 pub fn set_stands_for(stack: Option<libc::stack_t>) {
-    if stack.is_none() && stands_for().is_none() || vforked::is_child() {
-        return;
+    if !vforked::is_child() {
+        STANDS_FOR.set(stack.unwrap_or(none()));
     }
-    STANDS_FOR.set(stack.unwrap_or(none()));
 }
 
 /// What the program is told when `set` is set and replaces `stands_for`.

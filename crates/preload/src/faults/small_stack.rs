@@ -147,10 +147,12 @@ pub fn noted(signal: c_int) -> Noted {
 
 /// The program's action where the kernel knows this one, and `noted` was noted then.
 pub fn told(known: KernelAction, noted: Noted) -> KernelAction {
-    if known.handler != enter as *const () as usize {
-        return known;
-    }
     let (added, left_out) = (if noted.is_plain() { ON_STACK } else { 0 }, noted.flags & OPEN);
+    if known.handler != enter as *const () as usize {
+        // The kernel has reset it (SA_RESETHAND), but for its flags.
+        let is_reset = known.handler == libc::SIG_DFL && (known.flags ^ kernels(noted).flags) & !ours::RESTORES == 0;
+        return if is_reset { KernelAction { flags: known.flags & !added | left_out, ..known } } else { known };
+    }
     let mask = known.mask | noted.mask & ours::ours_mask();
     KernelAction { handler: noted.handler, flags: known.flags & !added | left_out, mask, ..known }
 }
@@ -197,11 +199,12 @@ fn landed(signal: c_int, frame: usize, context: &mut ucontext_t, about: *const s
         caught::forget();
     }
     // SAFETY: the kernel's frame, which this handler alone uses.
-    let moved = unsafe { settled_blocked(frame, context, (signal, noted)) };
+    let opened = unsafe { noted.opened(signal) | open_below(context) & !noted.mask };
+    // SAFETY: as above.
+    let moved = unsafe { settled_blocked(frame, context, (opened, noted)) };
     if moved.is_none() {
         // SAFETY: as above.
         unsafe { begin(frame, context, leave_in_place()) };
-        let opened = noted.opened(signal);
         if opened != 0 {
             // SAFETY: the kernel reads a set of 8 bytes.
             unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_UNBLOCK, &raw const opened, 0usize, 8) };
@@ -210,7 +213,8 @@ fn landed(signal: c_int, frame: usize, context: &mut ucontext_t, about: *const s
     Landing { frame: moved.unwrap_or(0), handler: noted.handler }
 }
 
-/// Has the handler of a frame return to `leaves`, and find what the program blocks in name in its context.
+/// Has the handler of a frame return to `leaves`, and find what the program blocks in name and which signal stack it has
+/// set in its context.
 ///
 /// # Safety
 /// As [`moved`]. The context is the frame's.
@@ -219,17 +223,19 @@ unsafe fn begin(frame: usize, context: *mut ucontext_t, leaves: usize) {
     unsafe {
         (frame as *mut usize).write(leaves);
         *(&raw mut (*context).uc_sigmask).cast::<u64>() |= held_signals::blocked() & ours::ours_mask();
+        (*context).uc_stack = signal_stack::in_context((*context).uc_stack);
     }
 }
 
-/// Takes what the program blocks in name from the context to which a handler returns.
+/// Takes what the program blocks in name, and its signal stack, from the context to which a handler returns.
 ///
 /// # Safety
 /// The context is in a frame whose handler has ended.
-pub unsafe fn take_mask(context: *mut ucontext_t) {
+pub unsafe fn take_context(context: *mut ucontext_t) {
     let ours = ours::ours_mask();
     // SAFETY: the caller's promise. The kernel's set has 8 bytes.
     unsafe {
+        (*context).uc_stack = signal_stack::returned_to((*context).uc_stack, context as usize);
         let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
         held_signals::change(libc::SIG_SETMASK, Some(*mask), ours);
         *mask &= !ours;
@@ -258,9 +264,7 @@ extern "C" fn land_kept(signal: c_int, frame: usize, context: &mut ucontext_t, _
         sigbus::end_once_of(signal);
     }
     let itself = if noted.flags & OPEN != 0 { 0 } else { 1 << (signal - 1) };
-    // SAFETY: the kernel's set has 8 bytes.
-    let before = unsafe { *(&raw const context.uc_sigmask).cast::<u64>() };
-    BLOCKED.set((true, (before | noted.mask | itself) & !ours::ours_mask()));
+    BLOCKED.set((true, (kernels_mask(context) | noted.mask | itself) & !ours::ours_mask()));
     // SAFETY: the kernel's frame, which nobody else uses.
     let moved = unsafe { settled(frame, context, noted) };
     if moved.is_none() {
@@ -281,7 +285,7 @@ fn is_plain_here(noted: Noted, frame: usize) -> bool {
 ///
 /// # Safety
 /// As [`moved`].
-unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, (signal, noted): (c_int, Noted)) -> Option<usize> {
+unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, (opened, noted): (u64, Noted)) -> Option<usize> {
     let is_first = !has_not_begun(context);
     let is_wanted = match is_plain_here(noted, frame) {
         true => is_to_move(frame, context),
@@ -293,7 +297,7 @@ unsafe fn settled_blocked(frame: usize, context: &mut ucontext_t, (signal, noted
     let (all, mut before) = (!ours::ours_mask(), 0u64);
     // SAFETY: the kernel reads a set of 8 bytes and writes another.
     unsafe { own!(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &raw const all, &raw mut before, 8) };
-    BLOCKED.set((true, before & !noted.opened(signal)));
+    BLOCKED.set((true, before & !opened));
     // SAFETY: the caller upholds this function's own contract.
     let moved = unsafe { settled(frame, context, noted) };
     if moved.is_none() {
@@ -327,14 +331,11 @@ unsafe fn settled(frame: usize, context: &mut ucontext_t, noted: Noted) -> Optio
 /// As [`moved`]. What was interrupted is such a handler.
 unsafe fn settle_below(context: &mut ucontext_t) -> Option<()> {
     let below = pointer(context);
-    let registers = &mut context.uc_mcontext.gregs;
-    let (signal, of_below) =
-        (registers[libc::REG_RDI as usize] as c_int, registers[libc::REG_RDX as usize] as *mut ucontext_t);
+    let (signal, of_below) = arguments(context);
     let noted = noted(signal);
     // SAFETY: the frame and the context of a handler that has not begun.
     let new = unsafe { settled(below, &mut *of_below, noted)? };
-    // SAFETY: the kernel's set has 8 bytes.
-    unsafe { *(&raw mut context.uc_sigmask).cast::<u64>() &= !noted.opened(signal) };
+    let registers = &mut context.uc_mcontext.gregs;
     for register in [libc::REG_RSP, libc::REG_RSI, libc::REG_RDX] {
         registers[register as usize] += new.wrapping_sub(below) as i64;
     }
@@ -342,10 +343,44 @@ unsafe fn settle_below(context: &mut ucontext_t) -> Option<()> {
     Some(())
 }
 
+/// Opens in a context the signals that only the kernel blocks, as the handlers on top of which it was made have not
+/// begun, and disarms the signal stack for them. Returns these signals.
+///
+/// # Safety
+/// As [`moved`].
+unsafe fn open_below(context: &mut ucontext_t) -> u64 {
+    if !has_not_begun(context) {
+        return 0;
+    }
+    let (signal, of_below) = arguments(context);
+    let noted = noted(signal);
+    // SAFETY: the context of a handler that has not begun.
+    unsafe {
+        let opened = noted.opened(signal) | open_below(&mut *of_below) & !noted.mask;
+        *(&raw mut context.uc_sigmask).cast::<u64>() &= !opened;
+        if !signal_stack::is_on(&(*of_below).uc_stack, pointer(context)) {
+            (*of_below).uc_stack = signal_stack::in_context((*of_below).uc_stack);
+        }
+        opened
+    }
+}
+
+/// The signal and the context that a handler which has not begun gets.
+fn arguments(context: &ucontext_t) -> (c_int, *mut ucontext_t) {
+    let registers = &context.uc_mcontext.gregs;
+    (registers[libc::REG_RDI as usize] as c_int, registers[libc::REG_RDX as usize] as *mut ucontext_t)
+}
+
 /// Whether the kernel has made the frame of a plain handler on the signal stack only because it was told to.
 fn is_to_move(frame: usize, context: &ucontext_t) -> bool {
     let stack = &context.uc_stack;
     signal_stack::is_on(stack, frame) && (!signal_stack::is_on(stack, pointer(context)) || has_not_begun(context))
+}
+
+/// The signals that a context blocks.
+fn kernels_mask(context: &ucontext_t) -> u64 {
+    // SAFETY: the kernel's set has 8 bytes.
+    unsafe { *(&raw const context.uc_sigmask).cast::<u64>() }
 }
 
 /// The stack pointer of what was interrupted.
@@ -358,8 +393,7 @@ fn has_not_begun(context: &ucontext_t) -> bool {
     context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize == enter as *const () as usize
 }
 
-/// Moves the frame of a plain handler to where the kernel would have put it. In its context the program finds the
-/// signal stack that it has set itself.
+/// Moves the frame of a plain handler to where the kernel would have put it.
 ///
 /// # Safety
 /// As [`moved`].
@@ -369,7 +403,6 @@ unsafe fn moved_plain(frame: usize, context: &ucontext_t) -> Option<usize> {
         let new = copied(frame, context, pointer(context).checked_sub(RED_ZONE_BYTES)?, 0)?;
         let copy = (new + (&raw const *context as usize - frame)) as *mut ucontext_t;
         begin(new, copy, leave());
-        (*copy).uc_stack = signal_stack::told(context.uc_stack, signal_stack::stands_for());
         Some(new)
     }
 }
@@ -408,10 +441,6 @@ unsafe fn moved(frame: usize, context: &ucontext_t) -> Option<usize> {
         let new = copied(frame, context, top, bottom)?;
         let copy = (new + (&raw const *context as usize - frame)) as *mut ucontext_t;
         begin(new, copy, leave());
-        if disarms {
-            (*copy).uc_stack = theirs;
-            signal_stack::set_stands_for(None);
-        }
         Some(new)
     }
 }
@@ -509,27 +538,20 @@ extern "C" fn taken_off(frame: usize, was_moved: bool) -> Landing {
 /// Ends such a frame. Returns its place, and the C library's function that returns from there.
 ///
 /// One that `was_moved` is copied to the bottom of this library's stack, with all signals blocked until the kernel has
-/// restored what was blocked. The signal stack stays what it is ([`signal_stack::set_again`]): the handler may have
-/// begun on another thread.
+/// restored what was blocked.
 #[inline(never)] // it looks for what is thread-local
 fn taken(frame: usize, was_moved: bool) -> Landing {
     let context = (frame + size_of::<usize>()) as *mut ucontext_t;
-    if !was_moved {
-        // SAFETY: the context in the frame.
-        unsafe {
-            take_mask(context);
-            (*context).uc_stack = signal_stack::of_this_thread((*context).uc_stack);
-        }
-        return Landing { frame, handler: net::restorer() };
+    if was_moved {
+        ours::block_others(); // this is the program's stack, on which the kernel would not find a variable
     }
-    ours::block_others(); // this is the program's stack, on which the kernel would not find a variable
     // SAFETY: the context is in the frame.
-    unsafe {
-        take_mask(context);
+    unsafe { take_context(context) };
+    if !was_moved {
+        return Landing { frame, handler: net::restorer() };
     }
     // SAFETY: the frame that `copied` has made. Reading it faults it in. Nothing else uses the bottom of that stack.
     let taken = unsafe {
-        (*context).uc_stack = signal_stack::set_again((*context).uc_stack);
         signal_stack::own_signal_stack().and_then(|own| {
             let bottom = own.ss_sp as usize;
             copied(frame, &*context, bottom + own.ss_size / 2, bottom)

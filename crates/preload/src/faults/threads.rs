@@ -365,6 +365,7 @@ static_tls! {
 fn prepare() {
     IS_PREPARED.set(true);
     if ours::has_ours() {
+        signal_stack::set_stands_for(None); // as the kernel's flags of a new thread tell
         signal_stack::attach();
     }
     see_end();
