@@ -213,8 +213,8 @@ fn landed(signal: c_int, frame: usize, context: &mut ucontext_t, about: *const s
     Landing { frame: moved.unwrap_or(0), handler: noted.handler }
 }
 
-/// Has the handler of a frame return to `leaves`, and find what the program blocks in name and which signal stack it has
-/// set in its context.
+/// Has the handler of a frame return to `leaves`, and find in its context the signals that the program blocks in name
+/// and the signal stack that it has set.
 ///
 /// # Safety
 /// As [`moved`]. The context is the frame's.
