@@ -25,6 +25,7 @@ use crate::engine::Engine;
 use crate::manage::pages;
 use crate::process::fatal;
 use crate::reclaim::write_out;
+use crate::relocate::remove;
 
 /// What the kernel's madvise says of a range of which a part is not mapped. It has changed the rest.
 const UNMAPPED: i32 = libc::ENOMEM;
@@ -41,9 +42,14 @@ pub(crate) struct Resting<'e> {
 /// Other threads do not change devices and what is managed.
 pub(crate) struct Unchanged<'e>(#[expect(dead_code, reason = "held")] [MutexGuard<'e, ()>; 2]);
 
-/// Keeps other threads from changing these.
+/// Keeps other threads from changing these. After many forks, first takes what is left on the devices of this process's
+/// ancestors to its own, so that the child has places for its devices.
 pub(crate) fn keep_unchanged(engine: &Engine) -> Unchanged<'_> {
-    Unchanged([engine.swap().devices().changing(), engine.table().changing()])
+    let devices = engine.swap().devices().changing();
+    if engine.swap().devices().lacks_places_for_child() {
+        remove::remove_foreign(engine);
+    }
+    Unchanged([devices, engine.table().changing()])
 }
 
 /// Brings the engine to rest. The calling thread is the one that forks; its own faults are still resolved.

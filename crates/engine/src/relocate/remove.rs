@@ -65,33 +65,42 @@ pub(crate) fn remove_device(engine: &Engine, name: &str) -> Result<(), Error> {
     let name = name.to_owned(); // may lie in managed memory, which is not touched under a lock
     let _alone = engine.swap().devices().changing();
     let Some(device) = engine.swap().devices().find(&name) else { return Err(Error::NoSuchDevice(name)) };
+    remove(engine, device).map_err(|stuck| {
+        let reason = match stuck {
+            Stuck::Full => {
+                "neither other devices nor RAM have room for all that it holds; add a device or give more --memory"
+                    .into()
+            }
+            Stuck::Lost(error) => error.to_string(),
+            Stuck::Busy => "writes to it do not end; try once more".into(),
+            Stuck::Shared => "forked children may need what was there; try once more when they have ended".into(),
+        };
+        Error::SwapInUse { name, reason }
+    })
+}
+
+/// In a forked child: removes the devices of its ancestors, but for those that cannot be emptied. The caller keeps
+/// others from adding and removing devices.
+pub(crate) fn remove_foreign(engine: &Engine) {
+    engine.swap().devices().foreign().into_iter().for_each(|device| drop(remove(engine, device)));
+}
+
+fn remove(engine: &Engine, device: DeviceId) -> Result<(), Stuck> {
     {
         let _inside = engine.enter();
         engine.swap().devices().begin_removal(device);
     }
-    match empty_device(engine, device) {
-        Ok(()) => {
-            engine.swap().devices().detach(device);
-            Ok(())
+    let emptied = empty_device(engine, device);
+    if emptied.is_ok() {
+        engine.swap().devices().detach(device);
+    } else {
+        {
+            let _inside = engine.enter();
+            engine.swap().devices().cancel_removal(device);
         }
-        Err(stuck) => {
-            {
-                let _inside = engine.enter();
-                engine.swap().devices().cancel_removal(device);
-            }
-            engine.ram().reclaim_wanted().signal();
-            let reason = match stuck {
-                Stuck::Full => {
-                    "neither other devices nor RAM have room for all that it holds; add a device or give more --memory"
-                        .into()
-                }
-                Stuck::Lost(error) => error.to_string(),
-                Stuck::Busy => "writes to it do not end; try once more".into(),
-                Stuck::Shared => "forked children may need what was there; try once more when they have ended".into(),
-            };
-            Err(Error::SwapInUse { name, reason })
-        }
+        engine.ram().reclaim_wanted().signal();
     }
+    emptied
 }
 
 fn empty_device(engine: &Engine, device: DeviceId) -> Result<(), Stuck> {

@@ -167,7 +167,11 @@ impl Attached {
 
     /// Frees slots; they may stay in the slot cache for a while.
     pub(super) fn free(&self, cpu: CpuId, slot: SlotId, order: Order) -> Freed {
-        if self.is_foreign() || self.held.keeps(slot, order) {
+        if self.is_foreign() {
+            self.clusters.free(slot, order); // in this process only: none is handed out
+            return Freed::Immediate;
+        }
+        if self.held.keeps(slot, order) {
             return Freed::Immediate;
         }
         let freed = if self.frees == Frees::Cheapest && self.clusters.try_free(slot, order) {
@@ -187,7 +191,7 @@ impl Attached {
 
     /// Frees slots at once.
     pub(super) fn free_now(&self, slot: SlotId, order: Order) {
-        if !self.is_foreign() && !self.held.keeps(slot, order) {
+        if self.is_foreign() || !self.held.keeps(slot, order) {
             self.clusters.free(slot, order);
             self.forget_full();
         }

@@ -22,6 +22,17 @@ impl Devices {
         }
     }
 
+    /// Whether a child finds too few places for devices of its own beside those of its ancestors.
+    pub fn lacks_places_for_child(&self) -> bool {
+        let nr_own = self.each().filter(|(_, attached)| attached.is_shared_with_children()).count();
+        self.each().count() + nr_own > self.entries.len()
+    }
+
+    /// The devices of this process's ancestors.
+    pub fn foreign(&self) -> Vec<DeviceId> {
+        self.each().filter(|(_, attached)| attached.is_foreign()).map(|(id, _)| id).collect()
+    }
+
     /// Holds for a fork what has come to be in use on files since [`Devices::share_with_child`].
     pub fn share_again(&self, fork: u64) {
         let shared = self.each().filter(|(_, attached)| attached.is_shared_with_children());
@@ -68,7 +79,7 @@ impl Devices {
         self.nr_changing.store(0, Ordering::Relaxed);
         for (_, attached) in self.each().filter(|(_, attached)| attached.device.descriptor().is_some()) {
             attached.become_foreign();
-            attached.held.end(|_| true, |_, _| ());
+            attached.end_held(|_| true);
         }
     }
 
