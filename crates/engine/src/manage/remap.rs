@@ -200,7 +200,7 @@ fn lift_part(engine: &Engine, part: Range<usize>, purpose: Purpose, all: &mut Ve
         match lift(engine, block, pages_in(block, &lifted.part), purpose) {
             Some(entries) => lifted.blocks.push((block, entries)),
             None => {
-                lower(engine, lifted, 0, 0);
+                put_back_some(engine, lifted);
                 return Err(io::Error::from_raw_os_error(libc::EIO));
             }
         }
@@ -208,6 +208,17 @@ fn lift_part(engine: &Engine, part: Range<usize>, purpose: Purpose, all: &mut Ve
     lifted.blocks.sort_by_key(|&(block, _)| block);
     all.push(lifted);
     Ok(())
+}
+
+/// Puts back the blocks of a part that were lifted. The others are as they were, but that some are closed.
+fn put_back_some(engine: &Engine, lifted: Lifted) {
+    let part = lifted.part;
+    for (block, entries) in lifted.blocks {
+        let (addr, pages) = (engine.table().block_addr(block), pages_in(block, &part));
+        let of_block = addr + pages.start * PAGE_SIZE..addr + pages.end * PAGE_SIZE;
+        lower(engine, Lifted { part: of_block, blocks: vec![(block, entries)] }, 0, 0);
+    }
+    pages::open(engine, &part, None);
 }
 
 /// Takes the entries of pages out of the table, and seals the pages. `None`: a device cannot be read.

@@ -20,6 +20,7 @@ use crate::config::error::Error;
 use crate::config::folio_size::FolioSize;
 use crate::device::{Device, DeviceSpec, RamDevice};
 use crate::fault::flow::Fault;
+use crate::manage::remap::Relocation;
 use crate::process::turns::{Waits, asleep};
 use crate::process::wakeup::comes_true;
 use crate::swap::health::{DeviceErrors, DeviceState};
@@ -312,6 +313,28 @@ fn what_is_lost_may_be_dropped_and_then_the_device_is_gone() {
     region.advise(0..region.len(), Advice::DontNeed);
     comes_true("the device has gone", || arena.devices().is_empty());
     assert!(touch(&arena, first).is_ok() && region.iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn memory_that_cannot_move_because_a_part_is_lost_keeps_the_rest() {
+    let (arena, faults) = arena();
+    let mut words = ArenaVec::<u64>::zeroed(&arena, 12 * MIB / 8).unwrap();
+    fill(&mut words);
+    send_out(&arena);
+    let (unread, page) = (3, arena.engine().table().page_at(words.as_ptr() as usize));
+    let others = (0..6).filter(|&block| block != unread).map(|block| page.block().index() + block);
+    others.for_each(|block| touch(&arena, BlockId::from_index(block).page(0)).unwrap());
+    faults.reads_fail.store(true, Ordering::SeqCst);
+    for range in [0..12 * MIB, PAGE_SIZE..12 * MIB - PAGE_SIZE] {
+        let from = words.as_ptr() as usize + range.start..words.as_ptr() as usize + range.end;
+        let new_len = from.len();
+        let ranges = Relocation { from, new_len, alike: false, replaced: &[], keeps_old: false };
+        // SAFETY: nothing is moved.
+        let moved = unsafe { arena.raw().relocate(ranges, || unreachable!("a part cannot be read")) };
+        assert_eq!(moved.unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+    faults.reads_fail.store(false, Ordering::SeqCst);
+    assert!(is_right(&words));
 }
 
 #[test]
