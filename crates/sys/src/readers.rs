@@ -124,10 +124,14 @@ impl Listener {
     }
 }
 
+/// A control message with a process's credentials.
+const CONTROL_BYTES: usize = size_of::<libc::cmsghdr>() + size_of::<libc::ucred>().next_multiple_of(8);
+
 fn receive(socket: &OwnedFd) -> io::Result<Option<Asked>> {
+    // Room for the credentials and nothing else: the kernel drops descriptors that somebody sends along.
     #[repr(C, align(8))]
-    struct Control([u8; 64]);
-    let (mut request, mut control) = ([0usize; 2], Control([0; 64]));
+    struct Control([u8; CONTROL_BYTES]);
+    let (mut request, mut control) = ([0usize; 2], Control([0; CONTROL_BYTES]));
     // SAFETY: all zeroes is a valid address. Nothing is allocated here: a monitor thread asks outside the fork gate.
     let mut from: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     let mut part = libc::iovec { iov_base: request.as_mut_ptr().cast(), iov_len: size_of::<Request>() };
@@ -137,9 +141,9 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<Asked>> {
     header.msg_namelen = size_of::<libc::sockaddr_un>() as libc::socklen_t;
     (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
     (header.msg_control, header.msg_controllen) = ((&raw mut control).cast(), control.0.len());
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     // SAFETY: the header names buffers of this frame with their lengths.
-    let result =
-        check(unsafe { libc::syscall(libc::SYS_recvmsg, socket.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) });
+    let result = check(unsafe { libc::syscall(libc::SYS_recvmsg, socket.as_raw_fd(), &raw mut header, flags) });
     let read = match result {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => return Ok(None),
         other => other?,
@@ -204,9 +208,30 @@ fn is_stopped(process: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
     use std::sync::mpsc;
 
     use super::*;
+
+    /// Sends a request and a descriptor to the socket of this process.
+    fn send_with_descriptor(request: Request, descriptor: RawFd) {
+        let socket = socket().unwrap();
+        let (mut to, len) = address(std::process::id());
+        let mut part = libc::iovec { iov_base: request.as_ptr().cast_mut().cast(), iov_len: size_of::<Request>() };
+        let mut control = [0u64; 3];
+        // SAFETY: a valid header, which names buffers of this frame with their lengths.
+        unsafe {
+            let mut header: libc::msghdr = std::mem::zeroed();
+            (header.msg_name, header.msg_namelen) = ((&raw mut to).cast(), len);
+            (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
+            (header.msg_control, header.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(&control));
+            let message = &mut *libc::CMSG_FIRSTHDR(&raw const header);
+            (message.cmsg_level, message.cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+            message.cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as usize;
+            libc::CMSG_DATA(message).cast::<RawFd>().write(descriptor);
+            check(libc::sendmsg(socket.as_raw_fd(), &raw const header, 0) as libc::c_long).unwrap();
+        }
+    }
 
     #[test]
     fn what_is_asked_for_is_brought_in_before_the_answer() {
@@ -224,8 +249,16 @@ mod tests {
                 std::thread::yield_now(); // it does not listen yet
             }
             assert_eq!(seen.recv().unwrap(), (0x1000, 0x2000));
+            let (mut reader, writer) = io::pipe().unwrap();
+            send_with_descriptor([0x3000, 0x4000], writer.as_raw_fd());
+            drop(writer);
+            assert_eq!(seen.recv().unwrap(), (0x3000, 0x4000));
+            // SAFETY: changes the flags of this descriptor.
+            unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+            let at_end = reader.read(&mut [0]);
             stop.signal();
             answering.join().unwrap();
+            assert_eq!(at_end.unwrap(), 0, "what was sent along is open in this process");
         });
         assert!(!ask(std::process::id(), 0x1000, 0x2000));
     }
