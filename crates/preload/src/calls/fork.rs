@@ -82,7 +82,7 @@ struct Resting {
 
 /// Locks under which nobody waits, but where the stack is managed, and its fault does.
 struct Leaves {
-    _known: [Locked<RangeSet>; 6],
+    _known: [Locked<RangeSet>; known::NR_SETS],
     _blocks: huge::Blocks,
     _stacks: (threads::Stacks, signal_stack::LockedStacks),
     _requests: aio::LockedRequests,

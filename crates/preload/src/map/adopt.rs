@@ -106,10 +106,15 @@ pub fn before_keeping(range: &Range<usize>) {
     }
 }
 
-/// Held while a mapping goes, moves or loses its content, so that it is not adopted meanwhile. Called under a guard,
-/// and before the engine's locks.
+/// Held while a mapping goes, moves or loses its content, so that it does not begin to be managed meanwhile, together
+/// with its neighbours. Called under a guard, and before the engine's locks.
 pub fn hold() -> Option<Locked<()>> {
-    (is_pending() && state::phase() == Phase::Managed).then(known::beginning)
+    (state::phase() == Phase::Managed).then(known::beginning)
+}
+
+/// The same, once what is known of the mapping is forgotten: from then on only what is adopted begins there.
+pub fn hold_forgotten(held: Option<Locked<()>>) -> Option<Locked<()>> {
+    held.filter(|_| is_pending())
 }
 
 /// Adopts all mappings that can be. Others stay in the ordinary share. Called under a guard. Does nothing while another

@@ -44,7 +44,7 @@ fn is_reserve(access: c_int) -> bool {
 
 /// Whether new memory with this protection is managed at once. Managed memory may get any protection later.
 pub fn is_plain(access: c_int) -> bool {
-    access & !(PROT_SEM | libc::PROT_EXEC) == PLAIN
+    access & !(PROT_SEM | libc::PROT_EXEC | libc::PROT_READ) == libc::PROT_WRITE // what is writable is readable
 }
 
 /// Sets errno and returns MAP_FAILED.
@@ -210,8 +210,9 @@ pub fn map_blocks(space: &RawSpace, len: usize) -> Option<usize> {
 /// # Safety
 /// The caller gives these pages up.
 pub unsafe fn unmap_blocks(space: &RawSpace, range: Range<usize>) {
-    let _held = adopt::hold();
+    let held = adopt::hold();
     known::forget(&range);
+    let _held = adopt::hold_forgotten(held);
     // SAFETY: the caller's promise. A call that fails leaves the mapping, as zeros.
     unsafe { replace(space, &range, REMOVES, || kernel!(libc::SYS_munmap, range.start, range.len()) as c_int) };
 }
@@ -330,10 +331,11 @@ unsafe fn map_over(
     // SAFETY: a new mapping at an address that the kernel chooses, known to nobody.
     unsafe {
         let trial = kernel_mmap(null_mut(), trial_len, access, elsewhere, fd, offset);
-        if trial == libc::MAP_FAILED {
-            return trial;
+        if trial != libc::MAP_FAILED {
+            own!(libc::SYS_munmap, trial, trial_len.next_multiple_of(page_bytes(flags, fd)));
+        } else if is_plain_memory || state::errno() != libc::ENOMEM {
+            return trial; // but for lack of room for both
         }
-        own!(libc::SYS_munmap, trial, trial_len.next_multiple_of(page_bytes(flags, fd)));
     }
     let is_ours = is_manageable(flags);
     let _guard = guard::enter();
@@ -466,9 +468,10 @@ pub unsafe fn unmap(addr: *mut c_void, len: usize) -> c_int {
             return unmap();
         }
         let _guard = guard::enter();
-        let _held = adopt::hold();
+        let held = adopt::hold();
         let replacing = state::space().map(|space| Replacing::removing(space, &range));
         known::forget_by(&range, || {
+            let _held = adopt::hold_forgotten(held);
             let Some((space, replacing)) = state::space().zip(replacing) else { return unmap() };
             let managed = match state::overlaps(range.start, range.len()) {
                 true => space.managed_parts(range.clone()).iter().map(Range::len).sum(),

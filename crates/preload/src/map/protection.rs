@@ -51,10 +51,12 @@ fn before_protecting(range: &Range<usize>, access: c_int, key: c_int) -> Vec<Ran
     }
     for part in parts.iter().cloned() {
         match state::space() {
-            Some(space) if !adopt::has_room(part.len()) => match known::has_memory_file() {
-                true => adopt::as_it_is(space, &part),
-                false => with_neighbours(part).into_iter().for_each(|part| manage(space, part)),
-            },
+            Some(space) if !adopt::has_room(part.len()) && !known::locked().overlaps(&part) => {
+                match known::has_memory_file() {
+                    true => adopt::as_it_is(space, &part),
+                    false => with_neighbours(part).into_iter().for_each(|part| manage(space, part)),
+                }
+            }
             _ => note_ordinary(part),
         }
     }
@@ -121,8 +123,14 @@ export! {
     fn mlock2(addr: *const c_void, len: usize, flags: u32) -> c_int {
         state::as_the_kernel(|| {
             adopt::before_keeping(&(addr as usize..(addr as usize).saturating_add(len)));
-            // SAFETY: passes the caller's arguments on unchanged.
-            let lock = || unsafe { kernel!(libc::SYS_mlock2, addr, len, flags) as c_int };
+            let lock = || {
+                // SAFETY: passes the caller's arguments on unchanged.
+                let locked = unsafe { kernel!(libc::SYS_mlock2, addr, len, flags) as c_int };
+                if locked == 0 && !guard::inside() {
+                    note_locked(&(addr as usize & !(PAGE_SIZE - 1)..pages((addr as usize).saturating_add(len))));
+                }
+                locked
+            };
             let is_ours = state::overlaps(addr as usize, len) && flags & !libc::MLOCK_ONFAULT == 0 && !guard::inside();
             let Some(space) = state::space().filter(|_| is_ours && may_lock()) else { return lock() };
             let start = addr as usize & !(PAGE_SIZE - 1);
@@ -169,6 +177,14 @@ export! {
     }
 }
 
+/// Notes what the program has locked of memory that is not managed.
+fn note_locked(range: &Range<usize>) {
+    let _guard = guard::enter();
+    let parts = [known::ordinary(), known::reserved()].map(|set| set.parts(range)).concat();
+    let mut locked = known::locked();
+    parts.into_iter().for_each(|part| locked.add(part));
+}
+
 /// Whether the kernel lets the caller lock memory at all.
 fn may_lock() -> bool {
     // SAFETY: locks nothing.
@@ -184,10 +200,11 @@ export! {
             // SAFETY: passes the caller's arguments on unchanged.
             let unlocked = unsafe { kernel!(libc::SYS_munlock, addr, len) as c_int };
             let is_done = unlocked == 0 || state::errno() == libc::ENOMEM; // parts are, up to a hole
-            if let Some(space) = state::space().filter(|_| is_done && len > 0 && !guard::inside()) {
-                let start = addr as usize & !(PAGE_SIZE - 1);
+            if is_done && len > 0 && !guard::inside() {
+                let range = addr as usize & !(PAGE_SIZE - 1)..pages((addr as usize).saturating_add(len));
                 let _guard = guard::enter();
-                space.note_unlocked(start..pages((addr as usize).saturating_add(len)));
+                known::locked().remove(range.clone());
+                state::space().into_iter().for_each(|space| drop(space.note_unlocked(range.clone())));
             }
             unlocked
         })
@@ -202,9 +219,10 @@ export! {
             }
             // SAFETY: passes the caller's arguments on unchanged.
             let unlocked = unsafe { kernel!(libc::SYS_munlockall) as c_int };
-            if let Some(space) = state::space().filter(|_| !guard::inside()) {
+            if !guard::inside() {
                 let _guard = guard::enter();
-                space.note_unlocked(0..usize::MAX);
+                known::locked().remove(0..usize::MAX);
+                state::space().into_iter().for_each(|space| drop(space.note_unlocked(0..usize::MAX)));
             }
             unlocked
         })

@@ -1,5 +1,6 @@
 //! mremap of managed memory. The kernel moves the mapping, the engine its content.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::ops::Range;
@@ -30,9 +31,15 @@ struct Request {
     new_len: usize,
     flags: c_int,
     target: usize,
+    /// Whether the kernel was called, which may have unmapped the target before it failed.
+    was_tried: Cell<bool>,
 }
 
 impl Request {
+    fn new(old: Range<usize>, new_len: usize, flags: c_int, target: usize) -> Self {
+        Request { old, new_len, flags, target, was_tried: Cell::new(false) }
+    }
+
     fn has(&self, flag: c_int) -> bool {
         self.flags & flag != 0
     }
@@ -89,6 +96,7 @@ impl Request {
     /// Makes the calls that move the mappings, with what is known of them taken out of the sets.
     fn leave(&self, calls: impl FnOnce() -> io::Result<usize>) -> io::Result<(usize, Leaving)> {
         let leaving = known::leave(&self.old);
+        self.was_tried.set(true);
         match calls() {
             Ok(at) => Ok((at, leaving)),
             Err(error) => {
@@ -104,7 +112,7 @@ impl Request {
         let parts = if self.is_one_mapping() { vec![old.clone()] } else { self.parts_of_one(space)? };
         let last = parts.last().unwrap_or(old).clone();
         let new_len = new_len - (last.start - old.start);
-        Request { old: last, new_len, flags: 0, target: 0 }.call(0, 0)?;
+        Request::new(last, new_len, 0, 0).call(0, 0)?;
         Ok(old.start)
     }
 
@@ -143,7 +151,7 @@ impl Request {
     /// Whether the old range lies in one mapping: to let that grow beyond all addresses fails for lack of room. With
     /// several, or with none, it fails because they are not one.
     fn is_one_mapping(&self) -> bool {
-        let beyond = Request { old: self.old.clone(), new_len: (1 << 47) - PAGE_SIZE, flags: 0, target: 0 };
+        let beyond = Request::new(self.old.clone(), (1 << 47) - PAGE_SIZE, 0, 0);
         matches!(beyond.call(0, 0), Err(error) if error.raw_os_error() != Some(libc::EFAULT))
     }
 
@@ -240,7 +248,7 @@ fn carry(parts: &[Range<usize>], to: usize, more: usize, flags: c_int) -> io::Re
     for (index, part) in parts.iter().enumerate() {
         let target = to + (part.start - from);
         let new_len = if index + 1 == parts.len() { part.len() + more } else { part.len() };
-        let request = Request { old: part.clone(), new_len, flags, target };
+        let request = Request::new(part.clone(), new_len, flags, target);
         if let Err(error) = request.call(flags, target) {
             let moved: Vec<_> =
                 parts[..index].iter().map(|part| part.start - from + to..part.end - from + to).collect();
@@ -314,7 +322,12 @@ fn move_somewhere(space: &RawSpace, request: &Request) -> io::Result<usize> {
         None => request.leave(|| request.call(request.flags, 0)),
     };
     // SAFETY: nothing is replaced.
-    let (moved, leaving) = unsafe { relocate(space, ranges, call) }?;
+    let moved = unsafe { relocate(space, ranges, call) };
+    if moved.is_err() && request.was_tried.get() {
+        place.into_iter().for_each(Reservation::leak); // it may have gone, and another thread may have mapped there
+        return moved.map(|(at, _)| at);
+    }
+    let (moved, leaving) = moved?;
     if let Some(place) = place {
         if offset > 0 {
             // SAFETY: the part of this call's own reservation before the mapping.
@@ -349,9 +362,17 @@ unsafe fn relocate(
 /// Has the engine manage what a mapping of the ordinary share has grown by, if the share has no room for it.
 fn limit_growth(space: &RawSpace, request: &Request, at: usize) {
     let grown = at + request.old.len().min(request.new_len)..at + request.new_len;
-    if !grown.is_empty() && !adopt::has_room(0) {
+    if !grown.is_empty() && !adopt::has_room(0) && !known::locked().overlaps(&grown) {
         known::take_ordinary(grown.clone());
         manage(space, grown);
+    }
+}
+
+/// Has the engine manage what a mapping of the ordinary share has left empty, if the share has no room for it.
+fn limit_left(space: &RawSpace, request: &Request) {
+    if request.has(libc::MREMAP_DONTUNMAP) && !adopt::has_room(0) {
+        known::take_ordinary(request.old.clone());
+        adopt::as_it_is(space, &request.old);
     }
 }
 
@@ -383,7 +404,7 @@ fn remap_managed(space: &RawSpace, request: &Request) -> io::Result<usize> {
 /// # Safety
 /// The range is the caller's, and nobody uses it meanwhile.
 pub unsafe fn remap(space: &RawSpace, old: Range<usize>, new_len: usize) -> io::Result<usize> {
-    let request = Request { old, new_len, flags: libc::MREMAP_MAYMOVE, target: 0 };
+    let request = Request::new(old, new_len, libc::MREMAP_MAYMOVE, 0);
     remap_managed(space, &request)
 }
 
@@ -407,7 +428,7 @@ export! {
             let _guard = guard::enter();
             let _held = (state::phase() == Phase::Managed).then(known::beginning); // a forked child finds what is known
             let old = addr as usize..(addr as usize).saturating_add(pages(old_len));
-            let request = Request { old, new_len: pages(new_len), flags, target: target as usize };
+            let request = Request::new(old, pages(new_len), flags, target as usize);
             let to = request.target..request.target.saturating_add(request.new_len);
             if request.has(libc::MREMAP_FIXED) && request.is_sound() {
                 open_pages::note_closed(&to); // the kernel unmaps it first, also if it then refuses the rest
@@ -444,6 +465,7 @@ export! {
                     request.note_moved(&leaving, at);
                     if was_ordinary && let Some(space) = state::space() {
                         limit_growth(space, &request, at);
+                        limit_left(space, &request);
                     }
                     at as *mut c_void
                 }

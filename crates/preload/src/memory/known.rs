@@ -22,6 +22,9 @@ static NOT_FORKED: Lock<RangeSet> = Lock::new(RangeSet::new());
 /// Memory with guards (`MADV_GUARD_INSTALL`) that was managed before, and will be again without them.
 static GUARDED: Lock<RangeSet> = Lock::new(RangeSet::new());
 
+/// Memory that is not managed and that the program has locked. The kernel locks what it grows by, too.
+static LOCKED: Lock<RangeSet> = Lock::new(RangeSet::new());
+
 /// Memory with a protection key. What a thread may do with it changes without a call.
 static KEYED: Lock<RangeSet> = Lock::new(RangeSet::new());
 
@@ -78,6 +81,9 @@ pub fn reserved() -> Locked<RangeSet> {
 /// not join their mappings again when they have one protection, and a program has only so many.
 pub fn take_neighbours(part: &Range<usize>) -> Vec<Range<usize>> {
     let blocks = part.start / BLOCK_BYTES * BLOCK_BYTES..part.end.next_multiple_of(BLOCK_BYTES);
+    if locked().overlaps(&blocks) {
+        return Vec::new();
+    }
     reserved().remove(blocks)
 }
 
@@ -87,6 +93,10 @@ pub fn wiped() -> Locked<RangeSet> {
 
 pub fn not_forked() -> Locked<RangeSet> {
     lock(&NOT_FORKED)
+}
+
+pub fn locked() -> Locked<RangeSet> {
+    lock(&LOCKED)
 }
 
 pub fn guarded() -> Locked<RangeSet> {
@@ -101,9 +111,12 @@ pub fn ordinary() -> Locked<RangeSet> {
     lock(&ORDINARY)
 }
 
+/// How many sets there are.
+pub const NR_SETS: usize = 7;
+
 /// All of these, locked.
-pub fn all() -> [Locked<RangeSet>; 6] {
-    [reserved(), wiped(), not_forked(), guarded(), keyed(), ordinary()]
+pub fn all() -> [Locked<RangeSet>; NR_SETS] {
+    [reserved(), wiped(), not_forked(), locked(), guarded(), keyed(), ordinary()]
 }
 
 /// How much private anonymous memory is not managed.
@@ -142,7 +155,7 @@ pub fn take_ordinary(range: Range<usize>) {
 }
 
 /// Notes how much is ordinary, after a change of these sets.
-fn note_total([.., ordinary]: &[Locked<RangeSet>; 6]) {
+fn note_total([.., ordinary]: &[Locked<RangeSet>; NR_SETS]) {
     ORDINARY_BYTES.store(ordinary.total(), Ordering::Relaxed);
 }
 
@@ -156,8 +169,8 @@ fn change_all(mut change: impl FnMut(&mut RangeSet)) {
 /// Notes that children do not get a range: what is managed, or may be later. The kernel keeps the rest from them, which
 /// may be unmapped unseen.
 pub fn note_not_forked(range: &Range<usize>, is_managed: bool) {
-    let parts =
-        if is_managed { vec![range.clone()] } else { [reserved(), guarded()].map(|set| set.parts(range)).concat() };
+    let may_be_later = || [reserved(), guarded(), ordinary()].map(|set| set.parts(range)).concat();
+    let parts = if is_managed { vec![range.clone()] } else { may_be_later() };
     let mut set = not_forked();
     parts.into_iter().for_each(|part| set.add(part));
 }
@@ -195,7 +208,7 @@ fn note_alike(range: &Range<usize>, new: &Range<usize>) {
 
 /// What is known of a mapping that is about to move: as soon as the kernel has moved it, another thread may map
 /// something at its old place, of which other things are known.
-pub struct Leaving([Vec<Range<usize>>; 6]);
+pub struct Leaving([Vec<Range<usize>>; NR_SETS]);
 
 /// Takes what is known of a mapping that the kernel is about to move.
 pub fn leave(old: &Range<usize>) -> Leaving {
