@@ -10,6 +10,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::memory::{self, PAGE_SIZE, Reservation};
+use crate::static_tls;
+use crate::static_tls::StaticTls;
 
 /// Includes the guard page at the bottom.
 const STACK_BYTES: usize = 192 << 10;
@@ -17,6 +19,21 @@ const GUARD_BYTES: usize = PAGE_SIZE;
 
 /// Start addresses of the unused stacks; zero: none.
 static SPARE: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
+
+static_tls! {
+    /// Whether the calling thread's own stack is a small one.
+    static IS_SMALL: bool = "folioswap_small_stack";
+}
+
+/// Notes that the calling thread's own stack is too small for what the engine does.
+pub fn note_small() {
+    IS_SMALL.set(true);
+}
+
+/// Whether it is.
+pub fn is_small() -> bool {
+    IS_SMALL.get()
+}
 
 /// Makes a call for this module.
 type Around = fn(&mut dyn FnMut());

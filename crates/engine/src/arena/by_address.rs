@@ -74,15 +74,12 @@ impl RawSpace {
     }
 
     /// Does work in which a fault of this thread would wait for itself, on a stack of which no page can be missing: if
-    /// the caller's is managed memory, as a coroutine's may be, on another. The work should own what it uses.
+    /// the caller's is managed memory, as a coroutine's may be, or small, on another. The work should own what it uses.
     pub fn on_present_stack<R>(&self, work: impl FnOnce() -> R) -> R {
         let here = 0u8;
         // A handler stays where it is: a signal would overwrite its frames. The stack of signals is held.
-        if self.contains(&raw const here as usize) && !signals::are_on_their_stack() {
-            fault_stack::run(work)
-        } else {
-            work()
-        }
+        let is_unfit = fault_stack::is_small() || self.contains(&raw const here as usize);
+        if is_unfit && !signals::are_on_their_stack() { fault_stack::run(work) } else { work() }
     }
 
     /// Has the engine do work: the way to it for all but looks at the table.

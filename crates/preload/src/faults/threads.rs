@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use folioswap::{BLOCK_BYTES, PAGE_SIZE, RawSpace, Waited};
 use folioswap_sys::static_tls::StaticTls;
-use folioswap_sys::{futex, held_signals, static_tls, tls_vector};
+use folioswap_sys::{fault_stack, futex, held_signals, static_tls, tls_vector};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t, stack_t};
 
 use crate::faults::{ended_tls, ours, robust, signal_stack, small_stack};
@@ -139,11 +139,15 @@ struct Beginning {
     may_begin: AtomicU32,
     /// What it is to block in name: as its creator, or as the attributes say.
     blocked: u64,
+    has_small_stack: bool,
 }
+
+/// A stack below this size is small: what the C library and the program's own code do there may need all of it.
+const SMALL_BYTES: usize = 128 << 10;
 
 /// Bytes of a thread's stack that are held besides its thread-local storage: for what runs before and after this
 /// library's own code in the thread.
-const HELD_BYTES: usize = 256 << 10;
+const HELD_BYTES: usize = 64 << 10;
 
 /// The stack that the attributes name, if they name one.
 ///
@@ -345,6 +349,9 @@ extern "C" fn begin(beginning: *mut c_void) -> *mut c_void {
             let process = unsafe { libc::getpid() as u32 };
             note_started(beginning.number, process, folioswap_sys::signals::thread_id());
         }
+        if beginning.has_small_stack {
+            fault_stack::note_small();
+        }
         prepare();
         note_prepared(); // the box is gone: a fork may hold the heap's lock
         held_signals::begin_thread(beginning.blocked);
@@ -457,7 +464,11 @@ extern "C" fn at_end(value: *mut c_void) {
     }
     ended_tls::free_left();
     robust::end_thread();
-    BEFORE_END.get().into_iter().for_each(|look| look());
+    match BEFORE_END.get() {
+        Some(look) if fault_stack::is_small() => fault_stack::run(look),
+        Some(look) => look(),
+        None => {}
+    }
     let _guard = guard::enter();
     // SAFETY: takes no pointers.
     let (thread, process) = (guard::this_thread(), unsafe { own!(libc::SYS_getpid) as u32 });
@@ -581,7 +592,8 @@ pub unsafe fn create(
             }
             let may_begin = u32::from(!holds_vector).into();
             let (is_joinable, blocked) = of_attributes(attributes);
-            let beginning = Beginning { body, argument, number, is_joinable, may_begin, blocked };
+            let has_small_stack = !attributes.is_null() && stack_len(attributes) < SMALL_BYTES;
+            let beginning = Beginning { body, argument, number, is_joinable, may_begin, blocked, has_small_stack };
             (Box::into_raw(Box::new(beginning)), number)
         };
         ended_tls::free_left();
