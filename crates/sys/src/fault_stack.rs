@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::memory::{self, PAGE_SIZE, Reservation};
-use crate::static_tls;
 use crate::static_tls::StaticTls;
+use crate::{signals, static_tls};
 
 /// Includes the guard page at the bottom.
 const STACK_BYTES: usize = 192 << 10;
@@ -77,6 +77,11 @@ pub fn run<R, F: FnOnce() -> R>(work: F) -> R {
     let mut both = (Some(work), None::<R>);
     call(work_once::<R, F>, &raw mut both as usize);
     both.1.expect("the work was done")
+}
+
+/// Does work on the calling thread's own stack, or on another if that is small.
+pub fn run_if_small<R>(work: impl FnOnce() -> R) -> R {
+    if is_small() && !signals::are_on_their_stack() { run(work) } else { work() }
 }
 
 /// Where a thread looks first. While there are few threads, each has a place of its own.

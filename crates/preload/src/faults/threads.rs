@@ -464,11 +464,7 @@ extern "C" fn at_end(value: *mut c_void) {
     }
     ended_tls::free_left();
     robust::end_thread();
-    match BEFORE_END.get() {
-        Some(look) if fault_stack::is_small() => fault_stack::run(look),
-        Some(look) => look(),
-        None => {}
-    }
+    BEFORE_END.get().into_iter().for_each(|look| look());
     let _guard = guard::enter();
     // SAFETY: takes no pointers.
     let (thread, process) = (guard::this_thread(), unsafe { own!(libc::SYS_getpid) as u32 });

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use folioswap::{ProcessMemory, RawSpace};
 use folioswap_sys::resident::{Resident, Unseen};
-use folioswap_sys::{own_calls, pagemap};
+use folioswap_sys::{fault_stack, own_calls, pagemap};
 
 use crate::ground::heap::PRIVATE;
 use crate::ground::real::own;
@@ -66,7 +66,7 @@ pub fn before_thread_ends() {
     let turn = (time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000) / PAUSE_MS;
     if LOOKED.swap(turn, Ordering::Relaxed) != turn {
         let _guard = guard::enter();
-        state::keeping_errno(|| look(managed()));
+        state::keeping_errno(|| fault_stack::run_if_small(|| look(managed())));
     }
 }
 
@@ -87,7 +87,7 @@ pub fn before_unmapping(len: usize) {
     if counters::get().is_some() && !own_calls::is_used() && UNMAPPED.fetch_add(len, Ordering::Relaxed) + len >= LARGE {
         UNMAPPED.store(0, Ordering::Relaxed);
         let _guard = guard::enter();
-        look(managed());
+        fault_stack::run_if_small(|| look(managed()));
     }
 }
 

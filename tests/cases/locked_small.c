@@ -1,0 +1,57 @@
+// EXPECT: exit 0, last line "ok"
+// BUDGETS: 20M
+/* Locked memory that is not managed, because it is small or has no access yet, is counted once, also when it grows or
+ * is opened. A child has nothing of what DONTFORK was said of while it was small. */
+#include "check.h"
+
+enum { OTHERS = 40 << 20, SMALL = 64 << 10, GROWN = 2 << 20 };
+static char *others;
+
+static void use_others(void) {
+    for (size_t at = 0; at < OTHERS; at += PAGE) others[at]++;
+}
+
+static size_t locked_kib(void) {
+    char line[200];
+    size_t kib = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+    while (fgets(line, sizeof line, status)) sscanf(line, "VmLck: %zu", &kib);
+    fclose(status);
+    return kib;
+}
+
+int main(void) {
+    others = anonymous(OTHERS);
+    use_others();
+    for (int round = 0; round < 3; round++) {
+        char *small = anonymous(SMALL);
+        fill(small, SMALL);
+        CHECK(mlock(small, SMALL) == 0, "mlock");
+        small = mremap(small, SMALL, GROWN, MREMAP_MAYMOVE);
+        CHECK(small != MAP_FAILED, "mremap");
+        CHECK(locked_kib() == GROWN >> 10, "%zu KiB are locked after mremap", locked_kib());
+        fill(small, GROWN);
+        use_others();
+        CHECK(wrong_pages(small, GROWN) == 0 && munmap(small, GROWN) == 0, "what has grown");
+        CHECK(locked_kib() == 0, "%zu KiB are locked after munmap", locked_kib());
+        char *reserved = mmap(NULL, GROWN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(mlock2(reserved, GROWN, MLOCK_ONFAULT) == 0, "mlock2");
+        CHECK(mprotect(reserved, GROWN, PROT_READ | PROT_WRITE) == 0, "mprotect");
+        fill(reserved, GROWN);
+        use_others();
+        CHECK(wrong_pages(reserved, GROWN) == 0 && munmap(reserved, GROWN) == 0, "what was opened");
+        CHECK(locked_kib() == 0, "%zu KiB are locked after the second munmap", locked_kib());
+    }
+    char *kept = anonymous(SMALL);
+    CHECK(madvise(kept, SMALL, MADV_DONTFORK) == 0, "DONTFORK");
+    kept = mremap(kept, SMALL, GROWN, MREMAP_MAYMOVE);
+    fill(kept, GROWN);
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        _exit(((volatile char *)kept)[GROWN - 1]);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "the child: %x", status);
+    DONE;
+}
