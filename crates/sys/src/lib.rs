@@ -19,7 +19,6 @@
 //! | `futex` | sleeping until a word changes, and waking |
 //! | `memory` | address space: reserved, protected, advised, populated, freed, locked |
 //! | `call_times` | how long memory calls take |
-//! | `fault_stack` | stacks for work in signal handlers |
 //! | `shared` | a value in memory that processes share |
 //! | `zstd` | compression without an allocator |
 //! | **the machine** | |
@@ -41,6 +40,7 @@
 //! | `static_tls` | thread-local variables that a handler can read |
 //! | `fs_base` | the base by which they are found, in a fault of a thread that has set another |
 //! | `signals` | masks, thread ids, and sending |
+//! | `fault_stack` | stacks for work in signal handlers |
 //! | `vforked` | what a child that shares this memory has set |
 //! | `held_signals` | what the program has blocked in name |
 //! | `sigbus` | the handlers in front of the program's |

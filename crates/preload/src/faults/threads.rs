@@ -32,6 +32,8 @@ type Destructor = extern "C" fn(*mut c_void);
 
 real!(AT_THREAD_EXIT = c"__cxa_thread_atexit_impl": fn(Destructor, *mut c_void, *mut c_void) -> c_int);
 real!(CREATE = c"pthread_create": fn(*mut pthread_t, *const pthread_attr_t, Body, *mut c_void) -> c_int);
+real!(STATE = c"pthread_attr_getdetachstate": fn(*const pthread_attr_t, *mut c_int) -> c_int);
+real!(MASK = c"pthread_attr_getsigmask_np": fn(*const pthread_attr_t, *mut u64) -> c_int);
 real!(CANCEL = c"pthread_cancel": fn(pthread_t) -> c_int);
 real!(JOIN = c"pthread_join": fn(pthread_t, *mut *mut c_void) -> c_int);
 
@@ -174,8 +176,6 @@ unsafe fn supplied_stack(attributes: *const pthread_attr_t) -> Option<Range<usiz
 /// # Safety
 /// As for [`supplied_stack`].
 unsafe fn of_attributes(attributes: *const pthread_attr_t) -> (bool, u64) {
-    real!(STATE = c"pthread_attr_getdetachstate": fn(*const pthread_attr_t, *mut c_int) -> c_int);
-    real!(MASK = c"pthread_attr_getsigmask_np": fn(*const pthread_attr_t, *mut u64) -> c_int);
     let (mut is_detached, mut mask) = (libc::PTHREAD_CREATE_JOINABLE, [0u64; size_of::<libc::sigset_t>() / 8]);
     if attributes.is_null() {
         return (true, held_signals::blocked());
@@ -530,29 +530,79 @@ export! {
     }
 }
 
-/// Has the C library create a thread. The kernel reads the CPUs of its attributes from a block of the C library's,
-/// which may have left RAM.
+/// A copy of a thread's attributes that lies in no managed memory. The C library reads them with all signals blocked,
+/// and has the kernel read the CPUs. `None`: it cannot be made.
+///
+/// # Safety
+/// The attributes are valid. What this returns is destroyed under a guard.
+unsafe fn copied(attributes: *const pthread_attr_t) -> Option<pthread_attr_t> {
+    real!(CPUS = c"pthread_attr_getaffinity_np": fn(*const pthread_attr_t, usize, *mut u64) -> c_int);
+    real!(SET_CPUS = c"pthread_attr_setaffinity_np": fn(*mut pthread_attr_t, usize, *const u64) -> c_int);
+    real!(SET_MASK = c"pthread_attr_setsigmask_np": fn(*mut pthread_attr_t, *const u64) -> c_int);
+    let mut made = MaybeUninit::<pthread_attr_t>::uninit();
+    let copy = made.as_mut_ptr();
+    let (mut state, mut inherits, mut policy, mut guard_len) = (0, 0, 0, 0);
+    let mut parameters = MaybeUninit::<libc::sched_param>::uninit();
+    // More than a mask of the C library's. Where no CPUs are set, all bits are.
+    let (mut cpus, len) = ([0u64; 256], size_of::<[u64; 256]>());
+    let mut mask = [0u64; size_of::<libc::sigset_t>() / 8];
+    // SAFETY: the caller's promise. The C library fills in the locals, and copies them.
+    unsafe {
+        if libc::pthread_attr_init(copy) != 0 {
+            return None;
+        }
+        STATE.get()(attributes, &raw mut state);
+        libc::pthread_attr_getinheritsched(attributes, &raw mut inherits);
+        libc::pthread_attr_getschedpolicy(attributes, &raw mut policy);
+        libc::pthread_attr_getschedparam(attributes, parameters.as_mut_ptr());
+        libc::pthread_attr_getguardsize(attributes, &raw mut guard_len);
+        let sets_cpus =
+            CPUS.get()(attributes, len, cpus.as_mut_ptr()) == 0 && cpus.iter().any(|&word| word != u64::MAX);
+        let results = [
+            libc::pthread_attr_setdetachstate(copy, state),
+            libc::pthread_attr_setinheritsched(copy, inherits),
+            libc::pthread_attr_setschedpolicy(copy, policy),
+            libc::pthread_attr_setschedparam(copy, parameters.as_ptr()),
+            libc::pthread_attr_setguardsize(copy, guard_len),
+            match supplied_stack(attributes) {
+                Some(stack) => libc::pthread_attr_setstack(copy, stack.start as *mut c_void, stack.len()),
+                None => libc::pthread_attr_setstacksize(copy, stack_len(attributes)),
+            },
+            if sets_cpus { SET_CPUS.get()(copy, len, cpus.as_ptr()) } else { 0 },
+            if MASK.find().is_some_and(|get| get(attributes, mask.as_mut_ptr()) == 0) {
+                SET_MASK.get()(copy, mask.as_ptr())
+            } else {
+                0
+            },
+        ];
+        if results != [0; 8] {
+            libc::pthread_attr_destroy(copy);
+            return None;
+        }
+        Some(made.assume_init())
+    }
+}
+
+/// Has the C library create a thread.
 ///
 /// # Safety
 /// As `pthread_create`.
 unsafe fn made(thread: *mut pthread_t, attributes: *const pthread_attr_t, beginning: *mut c_void) -> c_int {
-    real!(CPUS = c"pthread_attr_getaffinity_np": fn(*const pthread_attr_t, usize, *mut c_void) -> c_int);
-    const MOST_TRIES: usize = 100;
-    let mut cpus = [0u64; 128];
-    let mut result = libc::EFAULT;
-    for _ in 0..MOST_TRIES {
-        // SAFETY: the caller's call. The C library fills in the local.
-        unsafe {
-            if state::direct() && !attributes.is_null() {
-                CPUS.get()(attributes, size_of_val(&cpus), cpus.as_mut_ptr().cast());
-            }
-            result = CREATE.get()(thread, attributes, begin, beginning);
+    // SAFETY: the caller's call.
+    unsafe {
+        let copy = (state::direct() && !attributes.is_null()).then(|| {
+            let _guard = guard::enter();
+            copied(attributes)
+        });
+        let mut copy = copy.flatten();
+        let attributes = copy.as_ref().map_or(attributes, |copy| &raw const *copy);
+        let result = CREATE.get()(thread, attributes, begin, beginning);
+        if let Some(copy) = &mut copy {
+            let _guard = guard::enter();
+            libc::pthread_attr_destroy(copy);
         }
-        if result != libc::EFAULT {
-            break;
-        }
+        result
     }
-    result
 }
 
 /// Creates a thread of the program's.

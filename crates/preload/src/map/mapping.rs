@@ -115,6 +115,23 @@ fn note_while_waiting(range: Range<usize>, protection: c_int, flags: c_int) {
     }
 }
 
+/// Notes what a constructor reserves. What it can write to is found once all have run ([`super::present`]).
+fn note_early(range: Range<usize>, protection: c_int, flags: c_int) {
+    let _guard = guard::enter();
+    known::reserved().remove(range.clone());
+    if is_manageable(flags) && is_reserve(protection) {
+        known::reserved().add(range);
+    }
+}
+
+/// Forgets what a constructor has reserved, as it unmaps, moves or opens it.
+pub fn forget_early(range: &Range<usize>) {
+    if state::phase() == Phase::Early && !guard::inside() {
+        let _guard = guard::enter();
+        known::reserved().remove(range.clone());
+    }
+}
+
 pub unsafe fn kernel_mmap(
     addr: *mut c_void,
     len: usize,
@@ -406,8 +423,12 @@ pub unsafe fn map(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd
             // SAFETY: passes the caller's arguments on.
             let map = |addr, more| unsafe { kernel_mmap(addr, len, access, flags | more, fd, offset) };
             let mapped = if addr.is_null() && guard::inside() { map_apart(len, map) } else { map(addr, 0) };
-            if state::phase() == Phase::Waiting && !guard::inside() && mapped != libc::MAP_FAILED {
-                note_while_waiting(mapped as usize..mapped as usize + pages(len), access, flags);
+            let range = mapped as usize..mapped as usize + pages(len);
+            match state::phase() {
+                _ if guard::inside() || mapped == libc::MAP_FAILED => {}
+                Phase::Waiting => note_while_waiting(range, access, flags),
+                Phase::Early => note_early(range, access, flags),
+                Phase::Passing | Phase::Managed => {}
             }
             return mapped;
         };
@@ -464,6 +485,7 @@ pub unsafe fn unmap(addr: *mut c_void, len: usize) -> c_int {
             true => ring_places::forget(range.start),
             false => ring_places::make_way(&range),
         }
+        forget_early(&range);
         if len == 0 || !are_possible(&range) || guard::inside() || !state::may_manage() {
             return unmap();
         }

@@ -11,7 +11,7 @@ use crate::ground::real::kernel;
 use crate::ground::{guard, state, waiting};
 use crate::map::adopt;
 use crate::map::managed::{self, manage};
-use crate::map::mapping::{is_plain, note_ordinary};
+use crate::map::mapping::{forget_early, is_plain, note_ordinary};
 use crate::memory::pages::{PLAIN, are_possible, pages};
 use crate::memory::{key_rights, known, open_pages};
 
@@ -24,6 +24,9 @@ const LOCK_TRIES: usize = 10;
 fn before_protecting(range: &Range<usize>, access: c_int, key: c_int) -> Vec<Range<usize>> {
     if access & PLAIN != PLAIN || key != -1 {
         open_pages::note_closed(range);
+    }
+    if access & libc::PROT_WRITE != 0 {
+        forget_early(range);
     }
     if guard::inside() || !state::may_manage() || !are_possible(range) {
         return Vec::new();

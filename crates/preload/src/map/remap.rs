@@ -16,7 +16,7 @@ use crate::ground::state::{self, Phase};
 use crate::map::adopt;
 use crate::map::listed::{self, Listed};
 use crate::map::managed::manage;
-use crate::map::mapping::{Replacing, failed, replace};
+use crate::map::mapping::{Replacing, failed, forget_early, replace};
 use crate::map::ring_places;
 use crate::memory::known::{self, Leaving};
 use crate::memory::open_pages;
@@ -419,6 +419,7 @@ export! {
             {
                 adopt::now();
             }
+            forget_early(&(addr as usize..(addr as usize).saturating_add(pages(old_len))));
             if guard::inside() || !state::may_manage() {
                 return call();
             }
