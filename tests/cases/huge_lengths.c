@@ -75,7 +75,7 @@ int main(void) {
     for (int i = 0; i < 3; i++) {
         void *p = nothing[i];
         char *const bad_list[] = {(char *)none, NULL};
-        struct iovec bad_part = {none, 100};
+        struct iovec no_part = { NULL, 0 }, bad_part = {none, 100};
         CHECK(EFAULT, open(p, O_RDONLY));
         CHECK(EFAULT, openat(AT_FDCWD, p, O_RDONLY));
         CHECK(EFAULT, access(p, R_OK));
@@ -95,6 +95,9 @@ int main(void) {
         CHECK(EFAULT, write(pair[0], p, 100));
         CHECK(EFAULT, send(pair[0], p, 100, 0));
         CHECK(EFAULT, process_vm_readv(getpid(), &bad_part, 1, p, 1, 0));
+        CHECK(0, process_vm_readv(getpid(), &no_part, 1, p, 1, 0));
+        CHECK(0, process_vm_writev(getpid(), NULL, 0, p, 1, 0));
+        CHECK(0, process_vm_writev(getpid(), &no_part, 1, &no_part, -1ul, 0));
         CHECK(EFAULT, prctl(PR_SET_SECCOMP, 2, p));
         CHECK(EFAULT, syscall(SYS_seccomp, 1, 0, p));
         CHECK(EFAULT, prctl(PR_SET_NAME, p));

@@ -13,6 +13,7 @@ int main(int count, char **words) {
 C
 cat >starts.c <<'C'
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,18 +29,21 @@ static void start(int how, char *name, char *path) {
     if (how == 3) execl(path, name, "word", (char *)0);
     if (how == 4) execlp(name, name, "word", (char *)0);
     if (how == 5) execvp(path, words);
+    int file = open(path, O_RDONLY); /* open in what is executed, too: a script is read from it */
+    if (how == 6) fexecve(file, words, environ);
+    if (how == 7) execveat(file, "", words, environ, AT_EMPTY_PATH);
     _exit(99);
 }
 int main(int count, char **words) {
     char *arguments[] = {words[1], "word", 0};
-    for (int how = 0; how < 14; how++) {
+    for (int how = 0; how < 18; how++) {
         int status;
         pid_t child;
-        if (how < 6) {
+        if (how < 8) {
             if (!(child = fork())) start(how, words[1], words[2]);
-        } else if (how < 12) {
-            if (!(child = vfork())) start(how - 6, words[1], words[2]);
-        } else if ((how == 12 ? posix_spawn(&child, words[2], 0, 0, arguments, environ)
+        } else if (how < 16) {
+            if (!(child = vfork())) start(how - 8, words[1], words[2]);
+        } else if ((how == 16 ? posix_spawn(&child, words[2], 0, 0, arguments, environ)
                               : posix_spawnp(&child, words[1], 0, 0, arguments, environ)) != 0)
             return 1;
         if (waitpid(child, &status, 0) != child || status != 7 << 8) {
@@ -56,8 +60,8 @@ printf '#!%s\n' "$PWD/musl" >script && chmod +x script
 export PATH="/nowhere:$PWD:$PATH" KEPT=1
 for program in musl script; do
     ./starts $program "./$program" >said || { cat said; exit 1; }
-    [ "$(grep -c '^word  *1$' said)" = 14 ] || { cat said; exit 1; }
+    [ "$(grep -c '^word  *1$' said)" = 18 ] || { cat said; exit 1; }
 done
 LD_PRELOAD="$LD_PRELOAD:/nowhere/other.so" ./starts musl ./musl >said 2>/dev/null
-[ "$(grep -c '^word :*/nowhere/other.so 1$' said)" = 14 ] || { cat said; exit 1; }
+[ "$(grep -c '^word :*/nowhere/other.so 1$' said)" = 18 ] || { cat said; exit 1; }
 echo ok

@@ -4,6 +4,7 @@
 //! A child of vfork comes here too, so nothing is allocated.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::io::Write;
 use std::ptr::null;
 
 use folioswap_sys::executable::{self, Obstacle};
@@ -34,12 +35,23 @@ pub fn at<R>(folder: c_int, path: *const c_char, environment: List, call: impl F
     if guard::inside() || own_calls::is_used() {
         return call(environment); // the program's filter may refuse to open a file
     }
+    // SAFETY: the caller's string, of which the first byte may be read.
+    let is_empty = !path.is_null() && access::is_open(path as usize, 1, Access::Read) && unsafe { *path == 0 };
     let found = {
         let _guard = guard::enter();
-        // SAFETY: the kernel reads the caller's path.
+        let mut place = [0; 32];
+        let path = if is_empty { of_descriptor(folder, &mut place) } else { path };
+        // SAFETY: the kernel reads the caller's path, or this one.
         state::keeping_errno(|| unsafe { executable::obstacle_at(folder, path) })
     };
     if found == Some(Obstacle::OtherLibrary) { without_library(environment, call) } else { call(environment) }
+}
+
+/// The path of an open file, in `place`.
+fn of_descriptor(descriptor: c_int, mut place: &mut [u8]) -> *const c_char {
+    let path = place.as_ptr().cast();
+    let _ = write!(place, "/proc/self/fd/{descriptor}\0"); // it has room
+    path
 }
 
 /// The same for a name that is looked for in PATH, unless it has a slash.

@@ -81,8 +81,9 @@ export! {
     fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
         real!(FEXECVE = c"fexecve": fn(c_int, List, List) -> c_int);
         let (real, none) = (FEXECVE.get(), std::ptr::null());
-        // SAFETY: passes the caller's arguments on unchanged.
-        execute(|| touch(none, arguments, environment), || unsafe { real(fd, arguments, environment) })
+        // SAFETY: passes the caller's arguments on, but for this library in the environment.
+        let call = |environment| unsafe { real(fd, arguments, environment) };
+        execute(|| touch(none, arguments, environment), || other_library::at(fd, c"".as_ptr(), environment, call))
     }
 }
 

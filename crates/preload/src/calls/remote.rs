@@ -259,13 +259,9 @@ pub fn transfer_ranges(process: pid_t, buffers: List, ranges: List, call: impl F
     if (result < 0 && state::errno() != libc::EFAULT) || guard::inside() {
         return result;
     }
-    // SAFETY: the kernel has read these lists.
-    let read = |(list, count): List| unsafe { std::slice::from_raw_parts(list, count) };
-    if result >= 0 && (result as usize) >= bytes_of(read(buffers)).min(bytes_of(read(ranges))) {
-        return result;
-    }
     let error = state::errno();
     let (mut done, mut tries) = (result.max(0) as usize, 0);
+    // The kernel does not read a list if the other one has no bytes.
     if let (Some(buffers), Some(ranges)) = (entries(buffers), entries(ranges)) {
         let len = bytes_of(&buffers).min(bytes_of(&ranges));
         while done < len && tries < MOST_TRIES {
@@ -278,12 +274,8 @@ pub fn transfer_ranges(process: pid_t, buffers: List, ranges: List, call: impl F
             done += more.max(0) as usize;
         }
     }
-    if done == 0 {
-        state::fail(error);
-        return result;
-    }
-    state::fail(kept);
-    done as isize
+    state::fail(if result >= 0 || done > 0 { kept } else { error });
+    if done > 0 { done as isize } else { result }
 }
 
 /// Has a process bring in what a transfer of so many bytes begins with. `false`: it cannot.

@@ -6,10 +6,12 @@ use std::ffi::{c_char, c_int, c_void};
 use libc::FILE;
 
 use crate::calls::{io, pagemap, remote};
+use crate::faults::ours;
 use crate::ground::export::{export, real};
 use crate::ground::state;
-use crate::memory::cover;
+use crate::map::adopt;
 use crate::memory::transfer::{self, Awaits, Pieces};
+use crate::memory::{cover, known};
 
 real!(FREAD = c"fread": fn(*mut c_void, usize, usize, *mut FILE) -> usize);
 real!(FREAD_UNLOCKED = c"fread_unlocked": fn(*mut c_void, usize, usize, *mut FILE) -> usize);
@@ -248,8 +250,9 @@ export! {
         let (at, room) = (buffer as usize, len.max(1));
         // SAFETY: the caller's stream.
         let pins = || state::keeping_errno(|| unsafe { transfer::pins(libc::fileno(stream), at, room) }).is_some();
-        // A managed buffer is not used. The stream gets one from the C library.
-        let is_used = !cover::needed(at, room) && !pins();
+        // A managed buffer is not used, nor one that may be managed later. The stream gets one from the C library.
+        let may_be_later = || adopt::is_pending() && ours::takes_faults() && known::ordinary().overlaps(&(at..at + room));
+        let is_used = !cover::needed(at, room) && !may_be_later() && !pins();
         let buffer = if is_used { buffer } else { std::ptr::null_mut() };
         // SAFETY: the caller's call, perhaps without its buffer.
         unsafe { SETVBUF.get()(stream, buffer, mode, len) }
