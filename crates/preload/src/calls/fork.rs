@@ -191,7 +191,7 @@ fn go_on(resting: Resting, has_streams: bool) {
     cleared::begin_child();
     rseq::hold();
     signal_stack::begin_child();
-    signal_stack::hold_current();
+    signal_stack::hold_set();
     footprint::begin_child();
     if let Some(space) = state::space() {
         set_apart(space);

@@ -33,8 +33,25 @@ const GUARD_BYTES: usize = PAGE_SIZE;
 pub struct Stacks {
     /// Mappings of threads that have ended.
     spare: Vec<usize>,
-    /// The program's stacks that are really used, with the mapping of the thread that does.
-    used: Vec<(usize, Range<usize>)>,
+    /// The program's stacks that are really used.
+    used: Vec<Used>,
+}
+
+/// A stack of the program's that is really used.
+struct Used {
+    /// The mapping of the thread that uses it.
+    thread: usize,
+    range: Range<usize>,
+    /// Whether it is held since it was adopted. What is managed already when it is set is in [`HELD`].
+    is_held: bool,
+}
+
+impl Stacks {
+    /// What a thread uses no longer.
+    fn take_used(&mut self, thread: usize) -> Vec<Before> {
+        let taken = self.used.extract_if(.., |used| used.thread == thread).filter(|used| used.is_held);
+        taken.map(|used| Before(used.range.start, used.range.len())).collect()
+    }
 }
 
 static STACKS: Lock<Stacks> = Lock::new(Stacks { spare: Vec::new(), used: Vec::new() });
@@ -128,9 +145,9 @@ pub fn detach() {
     }
     // SAFETY: it is not set any more.
     unsafe { fs_base::forget(&of_mapping(mapping)) };
-    let mut stacks = stacks();
-    stacks.used.retain(|(thread, _)| *thread != mapping);
-    stacks.spare.push(mapping);
+    let used = stacks().take_used(mapping);
+    drop(used);
+    stacks().spare.push(mapping);
 }
 
 fn is_own(stack: &libc::stack_t, mapping: usize) -> bool {
@@ -164,14 +181,14 @@ fn note_used(wanted: Option<&libc::stack_t>) -> bool {
         return true;
     }
     let _guard = guard::enter();
-    let mut stacks = stacks();
     let mapping = MAPPING.get();
-    stacks.used.retain(|(thread, _)| *thread != mapping);
+    let _before = stacks().take_used(mapping);
     let Some(wanted) = wanted else { return true };
     let range = wanted.ss_sp as usize..(wanted.ss_sp as usize).saturating_add(wanted.ss_size);
-    let is_free = stacks.used.iter().all(|(_, other)| other.end <= range.start || range.end <= other.start);
+    let mut stacks = stacks();
+    let is_free = stacks.used.iter().all(|used| used.range.end <= range.start || range.end <= used.range.start);
     if is_free {
-        stacks.used.push((mapping, range));
+        stacks.used.push(Used { thread: mapping, range, is_held: false });
     }
     is_free
 }
@@ -189,7 +206,8 @@ pub fn stay(stood_for: Option<libc::stack_t>) {
 pub fn begin_child() {
     HELD.set((0, 0));
     let mapping = MAPPING.get();
-    stacks().used.retain(|(thread, _)| *thread == mapping);
+    stacks().used.retain(|used| used.thread == mapping);
+    stacks().used.iter_mut().for_each(|used| used.is_held = false);
 }
 
 /// The stack to set when the program asks for one, or for none. Small stacks are set in name only: a caught system call
@@ -236,9 +254,20 @@ pub fn complaint(wanted: &libc::stack_t) -> i32 {
     }
 }
 
-/// Holds the stack that the calling thread has set, which is managed from now on.
-pub fn hold_current() {
+/// Holds the stacks that threads have set, and that are managed from now on.
+pub fn hold_set() {
     drop(hold(&current()));
+    let mapping = MAPPING.get();
+    let is_adopted = |used: &&Used| used.thread != mapping && !used.is_held && state::is_managed(used.range.start);
+    let adopted: Vec<_> = stacks().used.iter().filter(is_adopted).map(|used| used.range.clone()).collect();
+    for range in adopted {
+        let held = Before(range.start, range.len());
+        resident::hold(range.start, range.len());
+        if let Some(used) = stacks().used.iter_mut().find(|used| used.range == range) {
+            used.is_held = true;
+            std::mem::forget(held);
+        }
+    }
 }
 
 /// The stack that the kernel knows for the calling thread.

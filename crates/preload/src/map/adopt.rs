@@ -130,7 +130,7 @@ pub fn all(space: &RawSpace) {
         adopt_other_than(space, &seen); // what other threads have mapped as there still seemed to be room
     }
     cleared::hold_adopted();
-    signal_stack::hold_current();
+    signal_stack::hold_set();
     WHEN.store(AT_ONCE, Ordering::SeqCst);
 }
 
