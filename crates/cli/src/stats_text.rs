@@ -184,10 +184,11 @@ impl Summary {
         self.counters.iter().find(|(known, _)| *known == name).map_or(0, |(_, value)| *value)
     }
 
-    /// None if nothing is resident, or if the program ended before its huge pages were counted.
+    /// None if nothing is resident, or if the program ended before its huge pages were counted. The two are counted one
+    /// after the other.
     fn huge_share(&self) -> Option<f64> {
         (self.resident_bytes > 0 && self.peak_huge_bytes > 0)
-            .then(|| self.huge_resident_bytes as f64 / self.resident_bytes as f64)
+            .then(|| (self.huge_resident_bytes as f64 / self.resident_bytes as f64).min(1.0))
     }
 
     fn text(&self, memory_bytes: u64, wall: Duration) -> String {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use folioswap_sys::uffd::EventFd;
-use folioswap_sys::{c_thread, clock, futex, own_calls, own_table, uring};
+use folioswap_sys::{c_thread, clock, futex, own_calls, own_table, signals, uring};
 
 use crate::arena::background;
 use crate::compact::compactd;
@@ -124,6 +124,12 @@ impl Crew {
         self.engine.ram().demand().begin_when_short(Box::new(begin));
     }
 
+    /// In the gate: a child that another thread forks finds the lock free.
+    fn take_lacking(&self) -> Vec<Error> {
+        let _pass = self.engine.gate().enter(signals::thread_id());
+        std::mem::take(&mut *self.lacking.lock().expect("nothing panics under this lock"))
+    }
+
     fn begin_monitors(&self, threads: &mut Vec<Thread>) -> Result<(), Error> {
         for monitor in self.monitors(0..FIRST_MONITORS) {
             threads.push(monitor?);
@@ -137,8 +143,7 @@ impl Crew {
             drop(starting); // it makes nothing until it is wanted
             engine.ram().reclaim_wanted().wait(seen);
             if !engine.stopping() {
-                let lacking = std::mem::take(&mut *crew.lacking.lock().expect("nothing panics under this lock"));
-                for error in lacking {
+                for error in crew.take_lacking() {
                     fatal::say(&format!("process {}, a forked child, lacks swap: {error}", std::process::id()));
                 }
                 crew.work();

@@ -257,6 +257,7 @@ pub(super) fn admit(engine: &Engine, block: &mut Block<'_>, index: usize, frame:
     engine.count_swap_in(block.order());
     engine.stats().readahead_folios.add(1);
     block.folio_mut(index).ahead = ahead;
+    block.end_lost(block.pages_of(index)); // it could be read this time
     if ahead != Ahead::No {
         block.folio_mut(index).set_in_ram(frame, false);
         block.note_copy(index);

@@ -13,6 +13,7 @@ use folioswap_sys::uffd::{MoveError, Userfaultfd};
 use super::aside::Aside;
 use super::map_error::{MapError, patiently, refused};
 use super::mapper::{Mapper, copy_in};
+use crate::process::fatal;
 use crate::process::lent::Lent;
 
 /// How often the program may look at an empty home while content moves there.
@@ -216,8 +217,9 @@ impl MoveMapper {
                 }
             }
             if let Err(error) = moved {
-                // Pages move to registered memory only.
-                self.uffd.register(place, len).map_err(|_| error)?;
+                // Pages move to registered memory only. Those that have come home already would read as zeros.
+                let registered = self.uffd.register(place, len);
+                registered.unwrap_or_else(|_| fatal::die(&format!("pages at {place:#x} cannot be moved back")));
                 for got in (0..at).step_by(PAGE_SIZE) {
                     // SAFETY: as above.
                     patiently("moved back", || unsafe { self.move_one(place + got, home + got) });
@@ -232,7 +234,7 @@ impl MoveMapper {
     /// Whether there is a page at this address. One that the kernel migrates counts: it is not missing.
     fn is_filled(&self, addr: usize) -> bool {
         let read = self.pagemap.is_filled(addr);
-        read.unwrap_or_else(|error| crate::process::fatal::die(&format!("the page tables could not be read: {error}")))
+        read.unwrap_or_else(|error| fatal::die(&format!("the page tables could not be read: {error}")))
     }
 
     /// Moves a folio, or leaves all of it where it was.

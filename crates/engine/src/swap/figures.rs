@@ -51,6 +51,11 @@ impl IoFigures {
         }
     }
 
+    /// In a forked child: what its parent's threads have begun ends in the parent.
+    pub fn begin_child(&self) {
+        self.in_flight.store(0, Relaxed);
+    }
+
     /// Notes that a request begins.
     pub fn begin(&self) -> Begun {
         if !self.timed {

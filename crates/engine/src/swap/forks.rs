@@ -77,6 +77,7 @@ impl Devices {
     /// In a forked child, whose descriptors are settled: the parent's devices are only read from now on.
     pub fn enter_child(&self) {
         self.nr_changing.store(0, Ordering::Relaxed);
+        self.each().for_each(|(_, attached)| attached.figures.begin_child());
         for (_, attached) in self.each().filter(|(_, attached)| attached.device.descriptor().is_some()) {
             attached.become_foreign();
             attached.end_held(|_| true);
