@@ -1,7 +1,7 @@
 // EXPECT: exit 0, last line "ok"
 // BUDGETS: 20M
 /* Locked memory that is not managed, because it is small or has no access yet, is counted once, also when it grows or
- * is opened. A child has nothing of what DONTFORK was said of while it was small. */
+ * is opened. Single pages may be locked anywhere. A child has nothing of what DONTFORK was said of while it was small. */
 #include "check.h"
 
 enum { OTHERS = 40 << 20, SMALL = 64 << 10, GROWN = 2 << 20 };
@@ -42,6 +42,20 @@ int main(void) {
         CHECK(wrong_pages(reserved, GROWN) == 0 && munmap(reserved, GROWN) == 0, "what was opened");
         CHECK(locked_kib() == 0, "%zu KiB are locked after the second munmap", locked_kib());
     }
+    /* A page in each of many large folios: all but these pages may leave. */
+    const size_t scattered_len = 60ul << 20, step = 2 << 20;
+    char *scattered = anonymous(scattered_len);
+    for (size_t at = PAGE; at < scattered_len; at += step)
+        CHECK(mlock(scattered + at, PAGE) == 0, "locking a page at %zu MiB", at >> 20);
+    fill(scattered, scattered_len);
+    use_others();
+    CHECK(wrong_pages(scattered, scattered_len) == 0, "memory with locked pages");
+    use_others();
+    for (size_t at = PAGE; at < scattered_len; at += step) {
+        unsigned char is_there = 0;
+        CHECK(mincore(scattered + at, PAGE, &is_there) == 0 && is_there & 1, "a locked page at %zu MiB is out", at >> 20);
+    }
+    CHECK(munmap(scattered, scattered_len) == 0 && locked_kib() == 0, "%zu KiB are locked", locked_kib());
     char *kept = anonymous(SMALL);
     CHECK(madvise(kept, SMALL, MADV_DONTFORK) == 0, "DONTFORK");
     kept = mremap(kept, SMALL, GROWN, MREMAP_MAYMOVE);

@@ -174,20 +174,12 @@ impl Table {
         self.folios.is_in_use(block)
     }
 
-    /// Notes that the program locks addresses in RAM. `false`, and not noted: their blocks would have more bytes than
-    /// `most`.
+    /// Notes that the program locks addresses in RAM. `false`, and not noted: more than `most` bytes would be locked.
     pub fn note_locked(&self, range: Range<usize>, most: usize) -> bool {
         let mut set = self.locked.lock().expect("nothing panics under this lock");
         let before = set.remove(range.clone());
         set.add(range.clone());
-        // A locked page may keep the whole folio of its block.
-        let mut end = 0;
-        let nr_blocks = set.iter().map(|range| {
-            let first = (range.start / Order::HUGE.bytes()).max(end);
-            end = range.end.div_ceil(Order::HUGE.bytes());
-            end - first.min(end)
-        });
-        let fits = nr_blocks.sum::<usize>() <= most / Order::HUGE.bytes();
+        let fits = set.total() <= most; // a folio of which a part is locked is split when the rest is to leave
         if !fits {
             set.remove(range);
             before.into_iter().for_each(|part| set.add(part));

@@ -110,7 +110,10 @@ fn unmap_victim(engine: &Engine, block: &mut Block<'_>, index: usize) -> bool {
                 set_aside(engine, block, index);
                 false
             }
-            Err(_) if block.order() > Order::PAGE && block.is_waited_on(index) => {
+            Err(_)
+                if block.order() > Order::PAGE
+                    && (block.is_waited_on(index) || is_partly_locked(engine, block, index)) =>
+            {
                 // The rest of it may leave.
                 block.split_to(if block.order() > PIECE { PIECE } else { Order::PAGE });
                 true
@@ -128,6 +131,12 @@ fn unmap_victim(engine: &Engine, block: &mut Block<'_>, index: usize) -> bool {
         }
         State::Empty | State::Swapped(_) => false,
     }
+}
+
+/// Whether the program has locked a part of a folio.
+fn is_partly_locked(engine: &Engine, block: &Block<'_>, index: usize) -> bool {
+    let addr = engine.table().addr(block.name(index));
+    engine.table().is_partly_locked(&(addr..addr + block.order().bytes()))
 }
 
 /// Pins a block whose pages the program dropped in a way that the engine does not see. It stays in RAM permanently.
