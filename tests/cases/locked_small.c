@@ -1,7 +1,8 @@
 // EXPECT: exit 0, last line "ok"
 // BUDGETS: 20M
 /* Locked memory that is not managed, because it is small or has no access yet, is counted once, also when it grows or
- * is opened. Single pages may be locked anywhere. A child has nothing of what DONTFORK was said of while it was small. */
+ * is opened; a child has no locks. Single pages may be locked anywhere. A child has nothing of what DONTFORK was said
+ * of while it was small. Threads lock and unlock while others map and unmap. */
 #include "check.h"
 
 enum { OTHERS = 40 << 20, SMALL = 64 << 10, GROWN = 2 << 20 };
@@ -20,9 +21,28 @@ static size_t locked_kib(void) {
     return kib;
 }
 
+static volatile int is_over;
+
+static void *locks(void *unused) {
+    char *page = anonymous(PAGE);
+    while (!is_over) CHECK(mlock(page, PAGE) == 0 && munlock(page, PAGE) == 0, "locking");
+    munmap(page, PAGE);
+    return unused;
+}
+
+static void *maps(void *unused) {
+    while (!is_over) munmap(mmap(NULL, SMALL, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), SMALL);
+    return unused;
+}
+
 int main(void) {
     others = anonymous(OTHERS);
     use_others();
+    pthread_t threads[2];
+    pthread_create(&threads[0], NULL, locks, NULL), pthread_create(&threads[1], NULL, maps, NULL);
+    sleep(2);
+    is_over = 1;
+    pthread_join(threads[0], NULL), pthread_join(threads[1], NULL);
     for (int round = 0; round < 3; round++) {
         char *small = anonymous(SMALL);
         fill(small, SMALL);
@@ -35,7 +55,8 @@ int main(void) {
         CHECK(wrong_pages(small, GROWN) == 0 && munmap(small, GROWN) == 0, "what has grown");
         CHECK(locked_kib() == 0, "%zu KiB are locked after munmap", locked_kib());
         char *reserved = mmap(NULL, GROWN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        CHECK(mlock2(reserved, GROWN, MLOCK_ONFAULT) == 0, "mlock2");
+        if (round == 2) CHECK(mlock(reserved, GROWN) == -1 && errno == ENOMEM, "mlock of what has no access");
+        else CHECK(mlock2(reserved, GROWN, MLOCK_ONFAULT) == 0, "mlock2");
         CHECK(mprotect(reserved, GROWN, PROT_READ | PROT_WRITE) == 0, "mprotect");
         fill(reserved, GROWN);
         use_others();
@@ -56,6 +77,17 @@ int main(void) {
         CHECK(mincore(scattered + at, PAGE, &is_there) == 0 && is_there & 1, "a locked page at %zu MiB is out", at >> 20);
     }
     CHECK(munmap(scattered, scattered_len) == 0 && locked_kib() == 0, "%zu KiB are locked", locked_kib());
+    char *large = mmap(NULL, OTHERS, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(mlock2(large, OTHERS, MLOCK_ONFAULT) == 0, "mlock2");
+    pid_t opens = fork();
+    if (opens == 0) {
+        mprotect(large, OTHERS, PROT_READ | PROT_WRITE);
+        fill(large, OTHERS);
+        _exit(wrong_pages(large, OTHERS) != 0 || locked_kib() != 0);
+    }
+    int opened;
+    CHECK(waitpid(opens, &opened, 0) == opens && opened == 0, "a child that opens locked memory: %x", opened);
+    CHECK(munmap(large, OTHERS) == 0, "munmap");
     char *kept = anonymous(SMALL);
     CHECK(madvise(kept, SMALL, MADV_DONTFORK) == 0, "DONTFORK");
     kept = mremap(kept, SMALL, GROWN, MREMAP_MAYMOVE);

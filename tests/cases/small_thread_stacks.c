@@ -19,6 +19,19 @@ static void *works(void *unused) {
     return unused;
 }
 
+static void *makes(void *unused) {
+    char own[OWN];
+    memset(own, 1, sizeof own);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, LEN);
+    for (int i = 0; i < 2; i++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, i ? &attributes : NULL, works, NULL) == 0 && pthread_join(thread, NULL) == 0, "made by %d", own[i]);
+    }
+    return unused;
+}
+
 static void *waits(void *unused) {
     pthread_barrier_wait(&all_there);
     return unused;
@@ -40,6 +53,11 @@ int main(void) {
         CHECK(nr_right == 64 << 10, "%zu bytes below the stack were changed", (64ul << 10) - nr_right);
         munmap(below, LEN + (64 << 10));
     }
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, LEN);
+    CHECK(pthread_setattr_default_np(&attributes) == 0, "a small default");
+    CHECK(pthread_create(&threads[0], NULL, works, NULL) == 0 && pthread_join(threads[0], NULL) == 0, "on the default");
+    CHECK(pthread_create(&threads[0], NULL, makes, NULL) == 0 && pthread_join(threads[0], NULL) == 0, "that makes others");
     pthread_barrier_init(&all_there, NULL, NR_WAITING + 1);
     for (int i = 0; i < NR_WAITING; i++) {
         pthread_attr_init(&attributes);

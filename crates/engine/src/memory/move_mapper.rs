@@ -217,6 +217,9 @@ impl MoveMapper {
                 }
             }
             if let Err(error) = moved {
+                if at == 0 {
+                    return Err(error);
+                }
                 // Pages move to registered memory only. Those that have come home already would read as zeros.
                 let registered = self.uffd.register(place, len);
                 registered.unwrap_or_else(|_| fatal::die(&format!("pages at {place:#x} cannot be moved back")));
@@ -224,7 +227,7 @@ impl MoveMapper {
                     // SAFETY: as above.
                     patiently("moved back", || unsafe { self.move_one(place + got, home + got) });
                 }
-                self.uffd.unregister(place, len).map_err(|_| error)?;
+                let _ = self.uffd.unregister(place, len);
                 return Err(error);
             }
         }

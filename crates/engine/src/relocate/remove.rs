@@ -26,8 +26,8 @@ use crate::swap::health::SwapInError;
 /// How long a removal waits after the first walks, when only writes in flight can use the device.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The same, where only forked children need what is left.
-const PATIENCE_WITH_CHILDREN: Duration = Duration::from_secs(1);
+/// The same, where only forked children need what is left, or no write can be under way.
+const PATIENCE_AT_REST: Duration = Duration::from_secs(1);
 
 /// Writes to other devices that may fail in a row. Each failure takes slots out of use.
 pub(crate) const FAILURES: usize = 8;
@@ -65,7 +65,7 @@ pub(crate) fn remove_device(engine: &Engine, name: &str) -> Result<(), Error> {
     let name = name.to_owned(); // may lie in managed memory, which is not touched under a lock
     let _alone = engine.swap().devices().changing();
     let Some(device) = engine.swap().devices().find(&name) else { return Err(Error::NoSuchDevice(name)) };
-    remove(engine, device).map_err(|stuck| {
+    try_remove(engine, device).map_err(|stuck| {
         let reason = match stuck {
             Stuck::Full => {
                 "neither other devices nor RAM have room for all that it holds; add a device or give more --memory"
@@ -79,13 +79,20 @@ pub(crate) fn remove_device(engine: &Engine, name: &str) -> Result<(), Error> {
     })
 }
 
-/// In a forked child: removes the devices of its ancestors, but for those that cannot be emptied. The caller keeps
-/// others from adding and removing devices.
+/// In a forked child that has little room for devices left: removes some of its ancestors', those with the least
+/// content first, as long as that fits into three quarters of the room on its own. The caller keeps others from adding
+/// and removing devices.
 pub(crate) fn remove_foreign(engine: &Engine) {
-    engine.swap().devices().foreign().into_iter().for_each(|device| drop(remove(engine, device)));
+    let devices = engine.swap().devices();
+    for device in devices.foreign() {
+        if !devices.lacks_places_for_child() || devices.device(device).nr_used() > devices.nr_free_of_own() / 4 * 3 {
+            return;
+        }
+        let _ = try_remove(engine, device);
+    }
 }
 
-fn remove(engine: &Engine, device: DeviceId) -> Result<(), Stuck> {
+fn try_remove(engine: &Engine, device: DeviceId) -> Result<(), Stuck> {
     {
         let _inside = engine.enter();
         engine.swap().devices().begin_removal(device);
@@ -109,7 +116,9 @@ fn empty_device(engine: &Engine, device: DeviceId) -> Result<(), Stuck> {
     let mut walked = None;
     while engine.swap().devices().device(device).nr_used() > 0 {
         let is_shared = engine.swap().devices().is_for_children(device);
-        let patience = if is_shared { PATIENCE_WITH_CHILDREN } else { PATIENCE };
+        // Nothing is written to an ancestor's.
+        let is_short = is_shared || engine.swap().devices().device(device).is_foreign();
+        let patience = if is_short { PATIENCE_AT_REST } else { PATIENCE };
         if walked.is_some_and(|walked: Instant| walked.elapsed() > patience) {
             return Err(if is_shared { Stuck::Shared } else { Stuck::Busy });
         }

@@ -96,7 +96,7 @@ pub(crate) struct Attached {
     cannot_discard: AtomicBool,
     /// Slots that forked children may read.
     pub held: HeldSlots,
-    /// It is the parent's, in a forked child: what is there is read, and nothing changes.
+    /// It is an ancestor's, in a forked child: what is there is read, and freed in this process's records only.
     foreign: AtomicBool,
     pub health: Health,
 }
@@ -290,7 +290,7 @@ impl Attached {
     /// Whether less than half of the device is used.
     fn has_plenty(&self) -> bool {
         if self.is_foreign() {
-            return true; // a copy there costs nothing
+            return true; // a copy there costs no slots
         }
         if let Some(memory) = self.device.memory_use() {
             return memory.memory_bytes * 2 < memory.limit_bytes;

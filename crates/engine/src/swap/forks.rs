@@ -28,9 +28,18 @@ impl Devices {
         self.each().count() + nr_own > self.entries.len()
     }
 
-    /// The devices of this process's ancestors.
+    /// The devices of this process's ancestors, those with the least content first.
     pub fn foreign(&self) -> Vec<DeviceId> {
-        self.each().filter(|(_, attached)| attached.is_foreign()).map(|(id, _)| id).collect()
+        let foreign = self.each().filter(|(_, attached)| attached.is_foreign());
+        let mut foreign: Vec<_> = foreign.map(|(id, attached)| (attached.nr_used(), id)).collect();
+        foreign.sort_unstable();
+        foreign.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// How many slots are free on this process's own devices.
+    pub fn nr_free_of_own(&self) -> usize {
+        let own = self.each().filter(|(_, attached)| !attached.is_foreign());
+        own.map(|(_, attached)| attached.capacity_slots().saturating_sub(attached.nr_used())).sum()
     }
 
     /// Holds for a fork what has come to be in use on files since [`Devices::share_with_child`].

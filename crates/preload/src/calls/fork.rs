@@ -193,6 +193,7 @@ fn go_on(resting: Resting, has_streams: bool) {
     signal_stack::begin_child();
     signal_stack::hold_set();
     footprint::begin_child();
+    known::locked().remove(0..usize::MAX); // the kernel locks nothing for a child
     if let Some(space) = state::space() {
         set_apart(space);
     }

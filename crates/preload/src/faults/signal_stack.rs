@@ -182,9 +182,15 @@ fn note_used(wanted: Option<&libc::stack_t>) -> bool {
     }
     let _guard = guard::enter();
     let mapping = MAPPING.get();
-    let _before = stacks().take_used(mapping);
-    let Some(wanted) = wanted else { return true };
+    let Some(wanted) = wanted else {
+        drop(stacks().take_used(mapping));
+        return true;
+    };
     let range = wanted.ss_sp as usize..(wanted.ss_sp as usize).saturating_add(wanted.ss_size);
+    if stacks().used.iter().any(|used| used.thread == mapping && used.range == range) {
+        return true; // and it stays held
+    }
+    let _before = stacks().take_used(mapping);
     let mut stacks = stacks();
     let is_free = stacks.used.iter().all(|used| used.range.end <= range.start || range.end <= used.range.start);
     if is_free {
@@ -289,7 +295,15 @@ pub fn current_without_tls() -> Option<libc::stack_t> {
 
 /// The address and size of the stack that is held, if there is one. It stays held, which is the caller's from here on.
 pub fn take_held() -> Option<(usize, usize)> {
-    Some(HELD.replace((0, 0))).filter(|&held| held != (0, 0))
+    let mapping = MAPPING.get();
+    let held = Some(HELD.replace((0, 0))).filter(|&held| held != (0, 0));
+    let adopted = || {
+        let mut stacks = stacks();
+        let used = stacks.used.iter_mut().find(|used| used.thread == mapping && used.is_held)?;
+        used.is_held = false;
+        Some((used.range.start, used.range.len()))
+    };
+    held.or_else(adopted)
 }
 
 /// A stack that stays held until this is dropped.

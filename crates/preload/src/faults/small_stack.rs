@@ -150,7 +150,9 @@ pub fn told(known: KernelAction, noted: Noted) -> KernelAction {
     let (added, left_out) = (if noted.is_plain() { ON_STACK } else { 0 }, noted.flags & OPEN);
     if known.handler != enter as *const () as usize {
         // The kernel has reset it (SA_RESETHAND), but for its flags.
-        let is_reset = known.handler == libc::SIG_DFL && (known.flags ^ kernels(noted).flags) & !ours::RESTORES == 0;
+        let is_reset = noted.flags & libc::SA_RESETHAND as u64 != 0
+            && known.handler == libc::SIG_DFL
+            && (known.flags ^ kernels(noted).flags) & !ours::RESTORES == 0;
         return if is_reset { KernelAction { flags: known.flags & !added | left_out, ..known } } else { known };
     }
     let mask = known.mask | noted.mask & ours::ours_mask();

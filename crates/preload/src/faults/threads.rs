@@ -372,7 +372,7 @@ static_tls! {
 fn prepare() {
     IS_PREPARED.set(true);
     if ours::has_ours() {
-        signal_stack::set_stands_for(None); // as the kernel's flags of a new thread tell
+        signal_stack::set_stands_for(None); // the kernel gives a new thread SS_DISABLE, the first one perhaps no flags
         signal_stack::attach();
     }
     see_end();
@@ -592,7 +592,7 @@ unsafe fn made(thread: *mut pthread_t, attributes: *const pthread_attr_t, beginn
     unsafe {
         let copy = (state::direct() && !attributes.is_null()).then(|| {
             let _guard = guard::enter();
-            copied(attributes)
+            fault_stack::run_if_small(|| copied(attributes))
         });
         let mut copy = copy.flatten();
         let attributes = copy.as_ref().map_or(attributes, |copy| &raw const *copy);
@@ -626,8 +626,7 @@ pub unsafe fn create(
         let supplied = supplied_stack(attributes);
         let stack = supplied.as_ref().and_then(held_part);
         let holds_vector = state::direct() && c_library::has_other_malloc();
-        let (beginning, number) = {
-            let _guard = guard::enter();
+        let begun = || {
             release_ended();
             see_end(); // the first thread's, too
             let number = if holds_vector || stack.is_some() { next_number() } else { 0 };
@@ -638,9 +637,13 @@ pub unsafe fn create(
             }
             let may_begin = u32::from(!holds_vector).into();
             let (is_joinable, blocked) = of_attributes(attributes);
-            let has_small_stack = !attributes.is_null() && stack_len(attributes) < SMALL_BYTES;
+            let has_small_stack = stack_len(attributes) < SMALL_BYTES;
             let beginning = Beginning { body, argument, number, is_joinable, may_begin, blocked, has_small_stack };
             (Box::into_raw(Box::new(beginning)), number)
+        };
+        let (beginning, number) = {
+            let _guard = guard::enter();
+            fault_stack::run_if_small(begun)
         };
         ended_tls::free_left();
         let _stack = cover::stack();

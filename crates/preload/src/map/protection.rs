@@ -129,7 +129,8 @@ export! {
             let lock = || {
                 // SAFETY: passes the caller's arguments on unchanged.
                 let locked = unsafe { kernel!(libc::SYS_mlock2, addr, len, flags) as c_int };
-                if locked == 0 && !guard::inside() {
+                // The kernel locks what has no access, too, though it then says that it has not brought it in.
+                if (locked == 0 || state::errno() == libc::ENOMEM) && !guard::inside() {
                     note_locked(&(addr as usize & !(PAGE_SIZE - 1)..pages((addr as usize).saturating_add(len))));
                 }
                 locked
@@ -183,7 +184,7 @@ export! {
 /// Notes what the program has locked of memory that is not managed.
 fn note_locked(range: &Range<usize>) {
     let _guard = guard::enter();
-    let parts = [known::ordinary(), known::reserved()].map(|set| set.parts(range)).concat();
+    let parts = [known::reserved(), known::ordinary()].map(|set| set.parts(range)).concat();
     let mut locked = known::locked();
     parts.into_iter().for_each(|part| locked.add(part));
 }

@@ -302,10 +302,27 @@ fn permits_more(len: usize) -> bool {
     memory::address_limit().is_some_and(|limit| mapped().saturating_add(len as u64) <= limit)
 }
 
+/// Whether the kernel has so much more writable memory for the program.
+fn may_grow(len: usize) -> bool {
+    if len == 0 {
+        return true;
+    }
+    let (access, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+    // SAFETY: a new mapping, known to nobody.
+    unsafe {
+        let trial = own!(libc::SYS_mmap, 0usize, len, access, flags, -1i32, 0usize);
+        trial >= 0 && own!(libc::SYS_munmap, trial, len) == 0
+    }
+}
+
 /// Moves one mapping to where there is room, with the same offset in a block if possible.
 fn move_somewhere(space: &RawSpace, request: &Request) -> io::Result<usize> {
     let Request { old, new_len, .. } = request;
     let offset = old.start % BLOCK_BYTES;
+    if !may_grow(new_len.saturating_sub(old.len())) {
+        return Err(io::Error::from_raw_os_error(libc::ENOMEM)); // before a place is reserved
+    }
     let place = Reservation::for_program(offset + new_len, BLOCK_BYTES).ok();
     if place.is_none() && !permits_more(new_len.saturating_sub(old.len())) {
         return Err(io::Error::from_raw_os_error(libc::ENOMEM)); // before what other threads use is taken out

@@ -114,7 +114,7 @@ pub fn ordinary() -> Locked<RangeSet> {
 /// How many sets there are.
 pub const NR_SETS: usize = 7;
 
-/// All of these, locked.
+/// All of these, locked, in the order in which they are locked everywhere.
 pub fn all() -> [Locked<RangeSet>; NR_SETS] {
     [reserved(), wiped(), not_forked(), locked(), guarded(), keyed(), ordinary()]
 }
