@@ -15,7 +15,7 @@
 //! | **time and memory** | |
 //! | `clock` | the time, in nanoseconds |
 //! | `random` | random bytes |
-//! | `said` | what the kernel says in files, as text |
+//! | `said` | what the kernel says, as text |
 //! | `futex` | sleeping until a word changes, and waking |
 //! | `memory` | address space: reserved, protected, advised, populated, freed, locked |
 //! | `call_times` | how long memory calls take |
@@ -27,7 +27,6 @@
 //! | `disk` | the disk below a file |
 //! | `numa` | the nodes: their CPUs, disks and memory |
 //! | `control_group` | the limits of memory around this process |
-//! | `resident` | how much memory a process has in RAM |
 //! | **calls and files** | |
 //! | `fork` | handlers of fork |
 //! | `seccomp` | a filter of system calls |
@@ -56,6 +55,7 @@
 //! | `descendants` | whether those that a fork made are gone |
 //! | `offered` | a descriptor for processes that know a key |
 //! | **pages and faults** | |
+//! | `resident` | how much memory a process has in RAM |
 //! | `maps` | the kernel's list of mappings |
 //! | `pagemap` | which pages are in RAM, and how |
 //! | `pages` | pages moved and copied |

@@ -4,8 +4,8 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
-use crate::check;
-use crate::kept;
+use crate::own_table::with_room;
+use crate::{check, kept};
 
 /// Bytes of a line up to the first digit of its inode, at most: two addresses of 16 digits, `rwxp`, the offset in a
 /// file of 16 digits, and its device.
@@ -15,7 +15,11 @@ const HEAD_BYTES: usize = 16 + 1 + 16 + 1 + 4 + 1 + 16 + 1 + 12 + 1 + 1;
 ///
 /// # Errors
 /// The list cannot be read.
-pub fn each(mut note: impl FnMut(Range<usize>, libc::c_int, bool)) -> io::Result<()> {
+pub fn each(mut note: impl FnMut(Range<usize>, libc::c_int, bool) + Send) -> io::Result<()> {
+    with_room(|| each_listed(&mut note))
+}
+
+fn each_listed(note: &mut impl FnMut(Range<usize>, libc::c_int, bool)) -> io::Result<()> {
     let list = kept::open_in_proc(c"self/maps", libc::O_RDONLY)?;
     let mut buffer = [0u8; 4096];
     let (mut head, mut len) = ([0u8; HEAD_BYTES], 0);

@@ -54,6 +54,18 @@ pub fn run<R: Send>(call: impl FnOnce() -> R + Send) -> io::Result<R> {
     keeper()?.run(call)
 }
 
+/// Makes a call that opens a descriptor and closes it again; if the calling thread's table has no room for it, in the
+/// keeper's.
+///
+/// # Errors
+/// The call's; as [`run`].
+pub fn with_room<R: Send>(mut call: impl FnMut() -> io::Result<R> + Send) -> io::Result<R> {
+    match call() {
+        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => run(call)?,
+        made => made,
+    }
+}
+
 /// Copies a hidden descriptor of the program's table into the keeper's, and returns its number there. A keeper that has
 /// not begun will have it with the same number.
 ///

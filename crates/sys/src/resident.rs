@@ -2,7 +2,9 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use crate::own_table::with_room;
 use crate::{check, said};
 
 /// This process's memory in RAM, in bytes.
@@ -20,9 +22,7 @@ impl Resident {
     /// Reads `/proc/self/status`; `None` if that is not possible.
     #[must_use]
     pub fn now() -> Option<Resident> {
-        let mut status = [0; 4096];
-        let len = read_status(&mut status).ok()?;
-        Some(Resident::parse(&String::from_utf8_lossy(&status[..len])))
+        with_room(read_status).ok().map(|status| Resident::parse(&String::from_utf8_lossy(&status)))
     }
 
     fn parse(status: &str) -> Resident {
@@ -50,22 +50,28 @@ pub fn data_bytes() -> Option<u64> {
 }
 
 fn of_status(name: &str) -> Option<u64> {
-    let mut status = [0; 4096];
-    let len = read_status(&mut status).ok()?;
-    bytes_of(&String::from_utf8_lossy(&status[..len]), name)
+    with_room(read_status).ok().and_then(|status| bytes_of(&String::from_utf8_lossy(&status), name))
 }
 
-/// Reads the file with raw system calls. The C library's functions are cancellation points, and this thread may be
-/// unmapping memory.
-fn read_status(bytes: &mut [u8]) -> io::Result<usize> {
+/// Reads all of the file: the list of groups alone can be long. It takes raw system calls. The C library's functions
+/// are cancellation points, and this thread may be unmapping memory.
+fn read_status() -> io::Result<Vec<u8>> {
     let (path, flags) = (c"/proc/self/status", libc::O_RDONLY | libc::O_CLOEXEC);
-    // SAFETY: the path is NUL-terminated, the kernel writes at most the length of `bytes`, and the descriptor is this
-    // call's own.
-    unsafe {
-        let fd = check(libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags))?;
-        let read = check(libc::syscall(libc::SYS_read, fd, bytes.as_mut_ptr(), bytes.len()));
-        libc::syscall(libc::SYS_close, fd);
-        read
+    // SAFETY: the path is NUL-terminated.
+    let number = check(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) })?;
+    // SAFETY: the kernel just created this descriptor, and nothing else owns it.
+    let file = unsafe { OwnedFd::from_raw_fd(number as i32) };
+    let (mut status, mut part) = (Vec::new(), [0u8; 4096]);
+    loop {
+        // SAFETY: the kernel fills in the buffer, which is at least this long.
+        let read = check(unsafe { libc::syscall(libc::SYS_read, file.as_raw_fd(), part.as_mut_ptr(), part.len()) })?;
+        match read {
+            0 => return Ok(status),
+            len => {
+                status.try_reserve(len).map_err(|_| io::ErrorKind::OutOfMemory)?; // a limit may just have been met
+                status.extend_from_slice(&part[..len]);
+            }
+        }
     }
 }
 
@@ -87,7 +93,7 @@ impl Unseen {
     /// # Errors
     /// Its list of mappings cannot be read.
     pub fn of(process: &str) -> io::Result<Unseen> {
-        said::read(format!("/proc/{process}/smaps")).map(|list| Unseen::parse(&list))
+        with_room(|| said::read(format!("/proc/{process}/smaps"))).map(|list| Unseen::parse(&list))
     }
 
     fn parse(list: &str) -> Unseen {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use folioswap::{ProcessMemory, RawSpace};
 use folioswap_sys::resident::{Resident, Unseen};
-use folioswap_sys::{fault_stack, own_calls, pagemap};
+use folioswap_sys::{fault_stack, own_calls, own_table, pagemap};
 
 use crate::ground::heap::PRIVATE;
 use crate::ground::real::own;
@@ -33,7 +33,8 @@ fn look(managed: u64) -> Option<Resident> {
     let resident = Resident::now()?;
     // There is room for it, or it is in the budget; and the engine's records.
     let kept = if adopt::is_later() { known::ordinary_bytes() } else { known::used_share() };
-    let others = managed + kept as u64 + pagemap::resident_bytes(PRIVATE.span()).unwrap_or(0);
+    let private = own_table::with_room(|| pagemap::resident_bytes(PRIVATE.span()));
+    let others = managed + kept as u64 + private.unwrap_or(0);
     let outside = (resident.anonymous + resident.shared).saturating_sub(others);
     if OUTSIDE[0].fetch_max(outside, Ordering::Relaxed) < outside {
         OUTSIDE[1].store(resident.shared, Ordering::Relaxed);
@@ -139,7 +140,7 @@ fn record() {
     let Some(Resident { peak, .. }) = look(managed) else { return };
     let [outside, shared, of_files, of_threads] = OUTSIDE.each_ref().map(|seen| seen.load(Ordering::Relaxed));
     let mut name = [0; 16];
-    let comm = std::fs::read("/proc/self/comm").unwrap_or_default();
+    let comm = own_table::with_room(|| std::fs::read("/proc/self/comm")).unwrap_or_default();
     name.iter_mut().zip(comm.trim_ascii_end().iter().take(15)).for_each(|(place, byte)| *place = *byte);
     let pid = std::process::id().into();
     counters.note_end(&ProcessMemory { pid, name, peak, managed, outside, shared, of_files, of_threads });

@@ -1,9 +1,10 @@
 //! What the kernel says of this process's mappings. Read without the C library, in which a thread can be cancelled.
 
 use std::ffi::CStr;
+use std::io;
 use std::ops::Range;
 
-use folioswap_sys::own_calls;
+use folioswap_sys::{own_calls, own_table};
 
 use crate::ground::real::kernel;
 
@@ -18,24 +19,29 @@ fn text(path: &CStr) -> Option<String> {
     if own_calls::is_used() {
         return None; // the program's filter may refuse to open a file
     }
+    own_table::with_room(|| read(path)).ok()
+}
+
+fn read(path: &CStr) -> io::Result<String> {
     let mut text = Vec::new();
     let mut buffer = [0u8; 16 << 10];
     // SAFETY: the path is a C string, the kernel fills in the buffer, and the descriptor is this call's own.
     unsafe {
         let fd = kernel!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if fd == -1 {
+            return Err(io::Error::last_os_error());
+        }
         let is_read = loop {
             match usize::try_from(kernel!(libc::SYS_read, fd, buffer.as_mut_ptr(), buffer.len())) {
-                Ok(0) => break true,
+                Ok(0) => break Ok(()),
                 Ok(len) => text.extend_from_slice(&buffer[..len]),
-                Err(_) => break false,
+                Err(_) => break Err(io::Error::last_os_error()),
             }
         };
         kernel!(libc::SYS_close, fd);
-        if !is_read {
-            return None;
-        }
+        is_read?;
     }
-    Some(String::from_utf8_lossy(&text).into_owned())
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// The addresses of a mapping, from its line in the list.

@@ -1,0 +1,84 @@
+//! Programs and file systems of other kinds than usual: rights that the program gains or lacks, limits of its user, an
+//! overlay in RAM. The tests need root, and skip loudly where something is missing.
+
+mod scratch;
+
+use scratch::{FOLIOSWAP, Scratch, with_library};
+use std::fs;
+use std::process::Command;
+
+/// Runs a script, with the command as `$0` and a scratch directory as `$1` and the working directory. Returns its
+/// status, and all that it printed.
+fn script(scratch: &Scratch, before: &[&str], text: &str) -> (i32, String) {
+    let folder = scratch.path("");
+    let all = [before, &["bash", "-c", text, FOLIOSWAP]].concat();
+    let output = Command::new(all[0]).args(&all[1..]).arg(&folder).current_dir(&folder).output().expect("bash runs");
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&said).into_owned())
+}
+
+/// As a user who is not root.
+const AS_USER: [&str; 6] = ["setpriv", "--reuid", "61234", "--regid", "61234", "--clear-groups"];
+
+/// Whether a command works here: it is told if not.
+fn works(command: &[&str]) -> bool {
+    let works = Command::new(command[0]).args(&command[1..]).args(["test", "-x", FOLIOSWAP]).output();
+    let works = works.is_ok_and(|output| output.status.success());
+    if !works {
+        println!("SKIPPED: {command:?} does not work here. Run the test as root, with util-linux");
+    }
+    works
+}
+
+/// Writes as many MiB as it is told, and checks them.
+const FILL: &str = "#include <stdlib.h>\nint main(int c, char **v) { long n = atol(v[1]) << 20; char *p = malloc(n); \
+    for (long i = 0; i < n; i += 4096) p[i] = i >> 12; \
+    for (long i = 0; i < n; i += 4096) if (p[i] != (char)(i >> 12)) return 1; return 0; }";
+
+fn compile(scratch: &Scratch, source: &str) {
+    let (file, program) = (scratch.path("program.c"), scratch.path("program"));
+    fs::write(&file, source).expect("a new file");
+    let compiled = Command::new("gcc").args(["-O1", "-o"]).args([&program, &file]).status();
+    assert!(compiled.expect("gcc runs").success());
+}
+
+#[test]
+fn figures_are_right_for_a_user_in_many_groups() {
+    with_library();
+    if !works(&AS_USER) {
+        return;
+    }
+    let scratch = Scratch::new();
+    compile(&scratch, FILL);
+    let text =
+        "setpriv --groups $(seq -s, 20000 21500) $0 run --stats=json --memory 24M --swap ram:100M -- ./program 60";
+    let (status, said) = script(&scratch, &[], text);
+    let stats: serde_json::Value = serde_json::from_str(said.lines().last().unwrap_or_default()).expect("JSON");
+    let peak = stats["outside"]["processes"][0]["peak_resident_bytes"].as_u64();
+    assert!(status == 0 && peak > Some(20 << 20), "{status}: {said}");
+}
+
+#[test]
+fn a_program_that_uses_all_its_descriptors_is_managed_from_the_start() {
+    with_library();
+    let scratch = Scratch::new();
+    compile(
+        &scratch,
+        "#include <fcntl.h>\n#include <stdlib.h>\n#include <string.h>\nint main(void) { \
+            char *p = malloc(50 << 20); memset(p, 9, 50 << 20); while (open(\"/dev/null\", O_RDONLY) >= 0); \
+            for (int i = 0; i < 80; i++) memset(malloc(1 << 20), i, 1 << 20); \
+            for (int i = 0; i < 50 << 20; i += 4096) if (p[i] != 9) return 1; return 0; }",
+    );
+    for faults in ["direct", "monitor"] {
+        let text =
+            format!("ulimit -Sn 64; $0 run --stats=json --faults {faults} --memory 80M --swap ram:200M -- ./program");
+        let (status, said) = script(&scratch, &[], &text);
+        if faults == "monitor" && said.contains("permitted") {
+            println!("SKIPPED: {said}");
+            continue;
+        }
+        let stats: serde_json::Value = serde_json::from_str(said.lines().last().unwrap_or_default()).expect("JSON");
+        let peak = stats["outside"]["processes"][0]["peak_resident_bytes"].as_u64();
+        assert!(status == 0 && !said.contains("cannot be") && peak > Some(0), "{faults}: {said}");
+    }
+}
