@@ -1,5 +1,6 @@
 //! How this process was started, seen before Rust's runtime changes it, and children that are started in the same way.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -95,6 +96,17 @@ pub fn bind(command: &mut Command, group: Option<OwnedFd>) {
     unsafe { command.pre_exec(before_exec) };
 }
 
+/// Sets a variable of this process, once however often it was there. Children of a [`Command`] to which no variables
+/// were given get all else in the environment as this process got it. (With some, they would get a map of them.)
+pub fn set_variable(name: &str, value: &OsStr) {
+    // SAFETY: threads of this process read and change the environment by functions of the standard library only, which
+    // lock it.
+    unsafe {
+        std::env::remove_var(name);
+        std::env::set_var(name, value);
+    }
+}
+
 /// Closes the standard streams in the children of `command` that were closed when this process was started.
 pub fn close_streams(command: &mut Command) {
     let closed = CLOSED.load(Ordering::Relaxed);
@@ -124,6 +136,32 @@ pub(crate) fn die_with(parent: libc::pid_t) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_child_gets_what_is_in_the_environment_twice_and_what_is_no_variable() {
+        unsafe extern "C" {
+            static mut environ: *const *const libc::c_char;
+        }
+        let lines =
+            [c"TWICE=1", c"SET=1", c"NONE", c"TWICE=2", c"SET=2", c"PATH=/bin:/usr/bin"].map(std::ffi::CStr::as_ptr);
+        let own = [&lines[..], &[std::ptr::null()]].concat();
+        // SAFETY: other threads only hand the list on to children, and none of the lists is ever freed.
+        let before = unsafe {
+            let before = environ;
+            environ = own.leak().as_ptr();
+            before
+        };
+        set_variable("SET", OsStr::new("3"));
+        let mut command = Command::new("/bin/cat");
+        let output = command.arg("/proc/self/environ").output();
+        // SAFETY: as above.
+        unsafe { environ = before };
+        let got = String::from_utf8(output.unwrap().stdout).unwrap();
+        assert_eq!(
+            got.split_terminator('\0').collect::<Vec<_>>(),
+            ["TWICE=1", "NONE", "TWICE=2", "PATH=/bin:/usr/bin", "SET=3"]
+        );
+    }
 
     #[test]
     fn a_child_runs_and_a_refusal_is_an_error() {

@@ -11,7 +11,7 @@ mod begun;
 mod received;
 mod witness;
 
-pub use begun::{began_ignoring, bind, close_streams};
+pub use begun::{began_ignoring, bind, close_streams, set_variable};
 pub use received::{Received, Sent, end_by, reap_others, send, stop_by};
 pub use witness::Witness;
 

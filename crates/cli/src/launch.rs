@@ -20,25 +20,26 @@ pub struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    /// The command that starts it as a child, which is killed when the calling thread ends.
+    /// The command that starts it as a child, which is killed when the calling thread ends. It gets the environment of
+    /// this process as it is, with variables that are there twice and lines that are none: so what is new is set here.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.file);
         command.arg0(&self.argv[0]).args(&self.argv[1..]);
-        command.env(RunSettings::VARIABLE, &self.settings);
+        folioswap_child::set_variable(RunSettings::VARIABLE, &self.settings);
         if let Some(library) = &self.library {
             let mut list = preload_list(library, std::env::var_os("LD_PRELOAD").as_deref());
             if let Some(sanitizer) = sanitizer::needed_by(&self.file) {
                 // The library takes it away again, for what the program starts.
-                command.env(IN_FRONT, &sanitizer);
+                folioswap_child::set_variable(IN_FRONT, sanitizer.as_ref());
                 list = preload_list(Path::new(&sanitizer), Some(&list));
             }
-            command.env("LD_PRELOAD", list);
+            folioswap_child::set_variable("LD_PRELOAD", &list);
         }
         // The program may change its current directory.
         if let Some(directory) = std::env::var_os(DIRECTORY)
             && let Ok(directory) = std::path::absolute(directory)
         {
-            command.env(DIRECTORY, directory);
+            folioswap_child::set_variable(DIRECTORY, directory.as_os_str());
         }
         folioswap_child::bind(&mut command, None);
         folioswap_child::close_streams(&mut command);
