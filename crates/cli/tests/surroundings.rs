@@ -43,6 +43,16 @@ fn compile(scratch: &Scratch, source: &str) {
 }
 
 #[test]
+fn doctor_says_of_the_disk_what_run_says() {
+    let scratch = Scratch::new();
+    for (limits, why) in [("FOLIOSWAP_DIR=/dev/shm", "tmpfs"), ("FOLIOSWAP_DIR=.; ulimit -f 100", "ulimit -f")] {
+        let (_, said) = script(&scratch, &[], &format!("export {limits}; $0 doctor"));
+        let line = said.lines().find(|line| line.starts_with("disk")).unwrap_or_default();
+        assert!(line.contains(why), "{limits}: {said}");
+    }
+}
+
+#[test]
 fn figures_are_right_for_a_user_in_many_groups() {
     with_library();
     if !works(&AS_USER) {

@@ -4,11 +4,11 @@ use std::fs;
 
 use folioswap_core::{Clusters, FolioTable, Order, Zone};
 use folioswap_sys::uffd::{Delivery, Door, Userfaultfd};
-use folioswap_sys::{control_group, direct_io, memory, uring};
+use folioswap_sys::{control_group, direct_io, memory, said, uring};
 
 use crate::config::limits::MIN_MEMORY;
 use crate::config::size::Bytes;
-use crate::device::default_directory;
+use crate::device::{FileDevice, default_directory};
 use crate::memory::mlock;
 use crate::memory::selftest::self_test;
 
@@ -69,8 +69,7 @@ pub fn doctor() -> Vec<Finding> {
 }
 
 fn kernel() -> Finding {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let release = release.trim();
+    let release = said::kernel_release();
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     match version {
@@ -176,8 +175,9 @@ fn locked_budget() -> Finding {
         Err(_) => Finding::limited(
             "locked budget",
             format!(
-                "not permitted: the limit of locked memory is {}, and `run --lock` locks 1T of addresses",
-                memory::memlock_limit().map_or("none".into(), |limit| Bytes(limit).to_string())
+                "not permitted: the limit of locked memory is {}, and `run --lock` locks at least {} of addresses",
+                memory::memlock_limit().map_or("none".into(), |limit| Bytes(limit).to_string()),
+                Bytes(mlock::least_to_lock())
             ),
             "ulimit -l unlimited (as root), or give it CAP_IPC_LOCK",
         ),
@@ -198,16 +198,13 @@ fn records() -> Finding {
 
 fn disk() -> Finding {
     let directory = default_directory();
-    let shown = directory.display();
-    match direct_io::unlinked_file(&directory) {
-        Ok(_) => {
+    match FileDevice::check_directory(&directory) {
+        Ok(()) => {
             let free = direct_io::free_bytes(&directory).unwrap_or(0);
-            Finding::good("disk", format!("{} free for swap in {shown}", Bytes(free)))
+            Finding::good("disk", format!("{} free for swap in {}", Bytes(free), directory.display()))
         }
-        Err(error) => Finding::limited(
-            "disk",
-            format!("no swap file can be made in {shown}: {error}"),
-            "export FOLIOSWAP_DIR=DIRECTORY, on a disk with O_DIRECT",
-        ),
+        Err(error) => {
+            Finding::limited("disk", error.to_string(), "export FOLIOSWAP_DIR=DIRECTORY, on a disk with O_DIRECT")
+        }
     }
 }

@@ -14,6 +14,7 @@ use folioswap_sys::control_group;
 use folioswap_sys::memory::{self, Reservation};
 
 use crate::config::error::Error;
+use crate::config::limits::MIN_MEMORY;
 use crate::config::size::Bytes;
 use crate::device::topology::Topology;
 use crate::memory::frames::{Frames, bytes_behind_homes};
@@ -33,11 +34,20 @@ pub fn check_lock(memory_bytes: u64) -> Result<(), Error> {
 
 /// Checks whether this process may lock the addresses of such an arena, by trying: several privileges allow it.
 pub(crate) fn check_limit(memory_bytes: u64) -> Result<(), Error> {
-    let nr_zones = Zoning::new(&Topology::of_machine(), memory_bytes as usize / Order::HUGE.bytes()).nr_zones;
-    let wanted = bytes_to_lock(memory_bytes, nr_zones);
+    let wanted = wanted_by(memory_bytes);
     let addresses = Reservation::new((wanted as usize).next_multiple_of(PAGE_SIZE), PAGE_SIZE)
         .map_err(|error| Error::NoAddresses { wanted_bytes: wanted, error })?;
     lock(addresses.addr(), addresses.len(), wanted)
+}
+
+/// Bytes of addresses that the smallest budget locks.
+pub(crate) fn least_to_lock() -> u64 {
+    wanted_by(MIN_MEMORY)
+}
+
+fn wanted_by(memory_bytes: u64) -> u64 {
+    let nr_zones = Zoning::new(&Topology::of_machine(), memory_bytes as usize / Order::HUGE.bytes()).nr_zones;
+    bytes_to_lock(memory_bytes, nr_zones)
 }
 
 /// Bytes of addresses that an arena without regions locks.
