@@ -43,6 +43,24 @@ fn compile(scratch: &Scratch, source: &str) {
 }
 
 #[test]
+fn an_overlay_in_ram_is_no_disk() {
+    if !works(&["unshare", "-m"]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let text = "mkdir ram lower over && mount -t tmpfs tmpfs ram && mkdir ram/upper ram/work || exit 77
+        mount -t overlay -o lowerdir=lower,upperdir=$1/ram/upper,workdir=$1/ram/work overlay over || exit 77
+        FOLIOSWAP_DIR=over $0 doctor | grep '^disk'
+        $0 run --memory 24M --swap over/swap -- true; status=$?; umount over ram; exit $status";
+    let (status, said) = script(&scratch, &["unshare", "-m"], text);
+    if status == 77 {
+        println!("SKIPPED: no overlay can be mounted: {said}");
+        return;
+    }
+    assert!(status == 125 && said.matches("tmpfs").count() == 2, "{status}: {said}");
+}
+
+#[test]
 fn doctor_says_of_the_disk_what_run_says() {
     let scratch = Scratch::new();
     for (limits, why) in [("FOLIOSWAP_DIR=/dev/shm", "tmpfs"), ("FOLIOSWAP_DIR=.; ulimit -f 100", "ulimit -f")] {

@@ -6,10 +6,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::{check, errno, file_limit};
+use crate::{check, errno, file_limit, said};
 
 /// Why a swap device cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -395,12 +395,33 @@ fn exactly(len: usize, at_end: io::ErrorKind, mut step: impl FnMut(usize) -> lib
     Ok(())
 }
 
-/// Whether the file system of `path` is in RAM: swapping out to it saves none.
+/// Whether what is written to `path` is kept in RAM: swapping out to it saves none. An overlay keeps it where its upper
+/// layer lies, if that can be found by its name.
 ///
 /// # Errors
 /// Kernel errors.
 pub fn is_tmpfs(path: &Path) -> io::Result<bool> {
-    Ok(statfs(path)?.f_type == libc::TMPFS_MAGIC)
+    let is = |found: libc::statfs| found.f_type == libc::TMPFS_MAGIC;
+    let found = statfs(path)?;
+    let upper = if found.f_type == libc::OVERLAYFS_SUPER_MAGIC { upper_layer(path) } else { None };
+    Ok(is(found) || upper.is_some_and(|upper| statfs(&upper).is_ok_and(is)))
+}
+
+fn upper_layer(path: &Path) -> Option<PathBuf> {
+    let device = std::fs::metadata(path).ok()?.dev();
+    let mounts = said::read("/proc/self/mountinfo").ok()?;
+    upper_layer_in(&mounts, &format!("{}:{}", libc::major(device), libc::minor(device)))
+}
+
+/// The upper layer of the overlay with this number of a device.
+fn upper_layer_in(mounts: &str, device: &str) -> Option<PathBuf> {
+    let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some(device))?;
+    let options = mount.rsplit_once(' ')?.1;
+    let mut upper = options.split(',').find_map(|option| option.strip_prefix("upperdir="))?.to_owned();
+    for (escape, character) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
+        upper = upper.replace(escape, character);
+    }
+    Some(upper.into())
 }
 
 /// Bytes that this user may still use on the file system of `path`: root also those that it keeps for root.
@@ -493,6 +514,12 @@ mod tests {
     fn file_systems_are_told_apart() {
         assert!(free_bytes(Path::new("/var/tmp")).unwrap() > 0);
         assert!(!is_tmpfs(Path::new("/proc")).unwrap());
+        let mounts = "36 25 0:32 / /a rw shared:1 - overlay overlay rw,lowerdir=/l,upperdir=/over/other,workdir=/w\n\
+            37 25 0:33 / /b\\040c rw - overlay overlay rw,lowerdir=/l,upperdir=/over\\040it/upper,workdir=/w\n\
+            38 25 0:34 / /d ro - overlay overlay ro,lowerdir=/l:/m\n";
+        assert_eq!(upper_layer_in(mounts, "0:33"), Some("/over it/upper".into()));
+        assert_eq!(upper_layer_in(mounts, "0:34"), None, "it has none");
+        assert_eq!(upper_layer_in(mounts, "0:3"), None);
         match is_tmpfs(Path::new("/dev/shm")) {
             Ok(is) => assert!(is),
             Err(error) => println!("skipped: /dev/shm: {error}"),
