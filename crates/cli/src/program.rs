@@ -6,7 +6,9 @@
 use folioswap::ExitStatus;
 use folioswap_command::exit::Failure;
 use folioswap_sys::executable::{self, Obstacle};
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, StatVfsMountFlags, access, getxattr, statvfs};
+use rustix::process::{getegid, geteuid, getuid};
+use rustix::thread::no_new_privs;
 use std::ffi::{CString, OsStr, OsString};
 use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -65,14 +67,28 @@ fn check(path: &Path) -> Result<(), Failure> {
 /// The obstacle of a program into whose process the library must not even be told to be loaded.
 pub const OTHER_LIBRARY: &str = "it is linked with another C library than glibc";
 
+/// The attribute of a file that holds the capabilities of its program.
+const CAPABILITIES: &str = "security.capability";
+
+/// Whether a program of this file system, started by this process, can get more rights than its user has.
+fn may_gain_rights(path: &Path) -> bool {
+    !no_new_privs().unwrap_or(false)
+        && !statvfs(path).is_ok_and(|about| about.f_flag.contains(StatVfsMountFlags::NOSUID))
+}
+
 /// Why a program would run but its memory would not be paged: the loader cannot load the preload library into it.
 pub fn obstacle(path: &Path) -> Option<&'static str> {
-    let runs_as_other = std::fs::metadata(path).is_ok_and(|about| {
-        let [user, group] = [rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()];
-        (about.mode() & 0o4000 != 0 && about.uid() != user) || (about.mode() & 0o2000 != 0 && about.gid() != group)
-    });
-    if runs_as_other {
-        return Some("it runs with its owner's rights (set-user-ID or set-group-ID)");
+    if may_gain_rights(path) {
+        let runs_as_other = std::fs::metadata(path).is_ok_and(|about| {
+            let [user, group] = [geteuid().as_raw(), getegid().as_raw()];
+            (about.mode() & 0o4000 != 0 && about.uid() != user) || (about.mode() & 0o2000 != 0 && about.gid() != group)
+        });
+        if runs_as_other {
+            return Some("it runs with its owner's rights (set-user-ID or set-group-ID)");
+        }
+        if !getuid().is_root() && getxattr(path, CAPABILITIES, &mut [0; 64]).is_ok() {
+            return Some("it runs with capabilities that its file has (setcap)");
+        }
     }
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
     executable::obstacle(&path).map(|obstacle| match obstacle {

@@ -110,3 +110,34 @@ fn a_program_that_uses_all_its_descriptors_is_managed_from_the_start() {
         assert!(status == 0 && !said.contains("cannot be") && peak > Some(0), "{faults}: {said}");
     }
 }
+
+#[test]
+fn rights_that_a_program_gains_are_said_where_it_gains_them() {
+    with_library();
+    if !works(&AS_USER) {
+        return;
+    }
+    let scratch = Scratch::new();
+    compile(&scratch, FILL);
+    // CAP_NET_RAW, permitted and effective.
+    let text = "cp program capable && chmod 755 capable && cp program other && chmod 4755 other
+        python3 -c 'import os, struct
+os.setxattr(\"capable\", \"security.capability\", struct.pack(\"<5I\", 0x2000001, 1 << 13, 0, 0, 0))'";
+    let (status, said) = script(&scratch, &[], text);
+    if status != 0 {
+        println!("SKIPPED: no file gets capabilities: {said}");
+        return;
+    }
+    let said_of = |before: &[&str], program: &str| {
+        let text = format!("$0 run --memory 24M --swap ram:200M -- ./{program} 10");
+        let (status, said) = script(&scratch, before, &text);
+        assert_eq!(status, 0, "{program}: {said}");
+        said
+    };
+    assert!(said_of(&AS_USER, "capable").contains("is not paged: it runs with capabilities"));
+    assert!(said_of(&AS_USER, "other").contains("is not paged: it runs with its owner's rights"));
+    for program in ["capable", "other"] {
+        assert_eq!(said_of(&[&AS_USER[..], &["--no-new-privs"]].concat(), program), "", "{program}");
+        assert_eq!(said_of(&[], program), "", "{program} of root");
+    }
+}
