@@ -5,7 +5,7 @@
 
 use crate::launch::Launch;
 use crate::stats_text::Form;
-use crate::watch::{Allowed, Watch};
+use crate::watch::{Allowed, Watch, Watched};
 use crate::{complain, outside, program, stats_text};
 use clap::Args;
 use folioswap::device::KeptDevice;
@@ -98,14 +98,15 @@ pub fn run(args: &RunArgs) -> Result<End, Failure> {
         topology,
         swap,
     };
-    let library = (obstacle != Some(program::OTHER_LIBRARY)).then_some(preload);
+    let library = (obstacle != Some(program::OTHER_LIBRARY)).then(|| preload.clone());
     let launch = Launch { file, argv: &args.program, library, settings: settings.encode() };
     let begin = Instant::now();
     let allowed = Allowed { memory_bytes: args.paging.memory, in_ram_bytes: outside::in_ram(&settings.swap) };
     let mut watch = None;
-    let end = supervisor.run(&mut launch.command(), |_| {
+    let end = supervisor.run(&mut launch.command(), |child| {
         counters.answer();
-        watch = Some(Watch::start(allowed, folioswap::open_shared_stats(counters.place()).ok(), complain));
+        let watched = Watched::new(child.id(), &preload, allowed);
+        watch = Some(Watch::start(watched, folioswap::open_shared_stats(counters.place()).ok(), complain));
     })?;
     drop(watch);
     supervisor.release(); // what follows may take long
