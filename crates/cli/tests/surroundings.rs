@@ -112,6 +112,23 @@ fn a_program_that_uses_all_its_descriptors_is_managed_from_the_start() {
 }
 
 #[test]
+fn a_program_that_may_not_be_read_is_managed() {
+    with_library();
+    if !works(&AS_USER) {
+        return;
+    }
+    let scratch = Scratch::new();
+    compile(&scratch, FILL);
+    script(&scratch, &[], "chmod 711 program");
+    for faults in ["direct", "auto"] {
+        let text = format!("$0 run --stats=json --faults {faults} --memory 24M --swap ram:200M -- ./program 60");
+        let (status, said) = script(&scratch, &AS_USER, &text);
+        let stats: serde_json::Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{faults}: {said}"));
+        assert!(status == 0 && stats["pswpout"].as_u64() > Some(0), "{faults}: {said}");
+    }
+}
+
+#[test]
 fn rights_that_a_program_gains_are_said_where_it_gains_them() {
     with_library();
     if !works(&AS_USER) {

@@ -1,6 +1,7 @@
 //! How much of a range is in RAM, and in huge pages, according to the kernel: by the PAGEMAP_SCAN ioctl (Linux 6.7),
 //! else from `/proc/self/smaps`.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -58,6 +59,13 @@ pub struct Scan {
     pub huge_bytes: u64,
 }
 
+/// In place of what may not be read: with a descriptor that is open for its path only, no call succeeds.
+const UNREADABLE: &CStr = c"self/stat";
+
+fn is_refused(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
+}
+
 /// This process's page tables, kept open: later scans need no free descriptor, no path and no permission.
 #[derive(Debug)]
 pub struct Pagemap {
@@ -67,13 +75,16 @@ pub struct Pagemap {
 }
 
 impl Pagemap {
-    /// Opens them without hiding the descriptors: for a single scan.
+    /// Opens them without hiding the descriptors: for a single scan. A process that may not read them, because its user
+    /// may execute the program and not read it, knows less.
     ///
     /// # Errors
     /// `/proc/self/pagemap` or `/proc/self/smaps` cannot be opened.
     pub fn open() -> io::Result<Self> {
-        let entries = OwnedFd::from(File::open("/proc/self/pagemap")?);
-        let scans = !is_unknown(&scan_pagemap(entries.as_raw_fd(), &(0..PAGE_SIZE)));
+        let opened = File::open("/proc/self/pagemap").map(OwnedFd::from);
+        let may_read = !opened.as_ref().is_err_and(is_refused);
+        let entries = if may_read { opened? } else { kept::open_in_proc(UNREADABLE, libc::O_PATH)? };
+        let scans = may_read && !is_unknown(&scan_pagemap(entries.as_raw_fd(), &(0..PAGE_SIZE)));
         let smaps = if scans { None } else { Some(OwnedFd::from(File::open("/proc/self/smaps")?).into()) };
         Ok(Pagemap { entries: entries.into(), smaps })
     }
@@ -95,8 +106,8 @@ impl Pagemap {
     pub fn renew(&self) -> io::Result<()> {
         let renew = |descriptor: &Descriptor, path| {
             let file = kept::open_in_proc(path, libc::O_RDONLY).or_else(|error| match error.raw_os_error() {
-                Some(libc::EACCES | libc::EPERM) => kept::open_in_proc(c"self/stat", libc::O_PATH), // no call succeeds
-                Some(libc::ENOENT) => kept::open_root(),                                            // as above
+                _ if is_refused(&error) => kept::open_in_proc(UNREADABLE, libc::O_PATH),
+                Some(libc::ENOENT) => kept::open_root(), // as above
                 _ => Err(error),
             })?;
             descriptor.renew(file)
