@@ -158,3 +158,21 @@ os.setxattr(\"capable\", \"security.capability\", struct.pack(\"<5I\", 0x2000001
         assert_eq!(said_of(&[], program), "", "{program} of root");
     }
 }
+
+#[test]
+fn a_program_begins_only_if_its_signals_can_be_forwarded() {
+    with_library();
+    let as_another = AS_USER.map(|word| if word == "61234" { "61235" } else { word }); // with no other process
+    if !works(&as_another) {
+        return;
+    }
+    let scratch = Scratch::new();
+    script(&scratch, &[], "chmod 777 .");
+    let text = "for most in 2 3 4; do
+        (ulimit -u $most; exec $0 run --memory 24M --swap ram:50M -- touch begun.$most); echo ended $?; done";
+    let (_, said) = script(&scratch, &as_another, text);
+    let ended: Vec<bool> =
+        said.lines().filter_map(|line| line.strip_prefix("ended ")).map(|code| code == "0").collect();
+    let begun = [2, 3, 4].map(|most| scratch.path(&format!("begun.{most}")).exists());
+    assert!(ended == begun && begun[2] && !begun[0], "{begun:?}: {said}");
+}

@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 /// Signals that end the command if no child is there to receive them.
@@ -68,35 +69,34 @@ impl Supervisor {
         }
         let (end, until_end) =
             std::io::pipe().map_err(|error| Failure::new(format!("a pipe could not be opened: {error}")))?;
-        let mut child = command.spawn().map_err(|error| {
-            let program = command.get_program().to_string_lossy().into_owned();
-            let status = match error.kind() {
-                ErrorKind::NotFound => folioswap::ExitStatus::NotFound,
-                ErrorKind::WouldBlock | ErrorKind::OutOfMemory => folioswap::ExitStatus::Failed, // no process
-                _ => folioswap::ExitStatus::NotExecutable,
-            };
-            Failure::of(status, format!("program '{program}' could not be executed: {error}"))
-        })?;
-        // After the child: what only the witness has got would be taken for what the child has got, too.
-        let witness = Witness::start().ok();
-        let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let is_group_stopped = AtomicBool::new(false);
-        let forwarder = Forwarder {
-            received: &self.received,
-            witness,
-            child: child.id(),
-            pidfd: process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
-            is_reaper: getpid().is_init() || child_subreaper().is_ok_and(|is_one| is_one.is_some()),
-            is_group_stopped: &is_group_stopped,
-            waiting: VecDeque::new(),
-            begun: Instant::now(),
-        };
         std::thread::scope(|scope| {
             let _until_end = until_end; // closed at the end, also if this thread panics
-            if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, || forwarder.forward(&end)) {
-                let _ = child.kill().and_then(|()| child.wait());
-                return Err(Failure::new(format!("a thread could not be started: {error}")));
-            }
+            let (hand_over, handed_over) = channel::<Forwarder<'_>>();
+            let forward = move || {
+                if let Ok(forwarder) = handed_over.recv() {
+                    forwarder.forward(&end);
+                }
+            };
+            // Before the child: the program does not begin if there is no thread for its signals.
+            std::thread::Builder::new()
+                .spawn_scoped(scope, forward)
+                .map_err(|error| Failure::new(format!("a thread could not be started: {error}")))?;
+            let mut child = spawn(command)?;
+            // After the child: what only the witness has got would be taken for what the child has got, too.
+            let witness = Witness::start().ok();
+            let process = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+            let forwarder = Forwarder {
+                received: &self.received,
+                witness,
+                child: child.id(),
+                pidfd: process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
+                is_reaper: getpid().is_init() || child_subreaper().is_ok_and(|is_one| is_one.is_some()),
+                is_group_stopped: &is_group_stopped,
+                waiting: VecDeque::new(),
+                begun: Instant::now(),
+            };
+            let _ = hand_over.send(forwarder); // it is waited for
             started(&mut child);
             if let Some(pid) = process {
                 stop_with(pid, &is_group_stopped);
@@ -105,6 +105,18 @@ impl Supervisor {
             ended.map(end_of).map_err(|error| Failure::new(format!("waiting for the program failed: {error}")))
         })
     }
+}
+
+fn spawn(command: &mut Command) -> Result<Child, Failure> {
+    command.spawn().map_err(|error| {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let status = match error.kind() {
+            ErrorKind::NotFound => folioswap::ExitStatus::NotFound,
+            ErrorKind::WouldBlock | ErrorKind::OutOfMemory => folioswap::ExitStatus::Failed, // no process
+            _ => folioswap::ExitStatus::NotExecutable,
+        };
+        Failure::of(status, format!("program '{program}' could not be executed: {error}"))
+    })
 }
 
 /// Forwards signals to the child.
