@@ -22,6 +22,7 @@ mod tier;
 use clap::Subcommand;
 use folioswap_command::exit::Failure;
 use folioswap_command::later::Later;
+use shared::progress::check_told;
 
 /// The benchmarks.
 #[derive(Subcommand, Debug)]
@@ -67,7 +68,7 @@ pub enum BenchCommand {
 
 /// Runs a benchmark.
 pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
-    match command {
+    let status = match command {
         BenchCommand::Sweep(args) => sweep::command::sweep(args),
         BenchCommand::Random(args) => random::command::random(args),
         BenchCommand::Auto(args) => auto::auto(args),
@@ -78,7 +79,9 @@ pub fn run(command: &BenchCommand) -> Result<u8, Failure> {
         BenchCommand::Nodes(args) => nodes::nodes(args),
         BenchCommand::Devices(args) => devices::devices(args),
         BenchCommand::Tier(args) => tier::tier(args),
-    }
+    }?;
+    check_told()?;
+    Ok(status)
 }
 
 /// Hidden subcommands.

@@ -28,11 +28,12 @@ fn is_root() -> bool {
 
 #[test]
 fn what_cannot_be_printed_is_told() {
-    for what in ["doctor", "--help"] {
+    let bench = ["bench", "sweep", "--size", "16M", "--memory", "16M", "--swap", "ram:64M"];
+    for what in [&["doctor"][..], &["--help"], &bench] {
         let full = File::options().write(true).open("/dev/full").expect("a device that is always full");
-        let output = Command::new(FOLIOSWAP).arg(what).stdout(full).output().expect("the command runs");
+        let output = Command::new(FOLIOSWAP).args(what).stdout(full).output().expect("the command runs");
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(125) && said.contains("standard output: No space"), "{what}: {said}");
+        assert!(output.status.code() == Some(125) && said.contains("standard output: No space"), "{what:?}: {said}");
     }
 }
 

@@ -1,15 +1,30 @@
 //! Output while a benchmark runs: a line for each round, and a progress bar on a terminal.
 
+use folioswap_command::exit::Failure;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::Write;
+use std::io::{Error, ErrorKind, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Prints a line at once. Ignores a reader that has gone away, like `head`: the JSON file must still be written.
+/// Why a line could not be printed, the first time.
+static UNTOLD: Mutex<Option<Error>> = Mutex::new(None);
+
+/// Prints a line at once. Goes on if that fails: the JSON file must still be written.
 pub fn tell(line: &str) {
     let mut output = std::io::stdout();
-    let _ = writeln!(output, "{line}").and_then(|()| output.flush());
+    if let Err(error) = writeln!(output, "{line}").and_then(|()| output.flush()) {
+        UNTOLD.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+}
+
+/// Fails if a line could not be printed, unless its reader has gone away, like `head`.
+pub fn check_told() -> Result<(), Failure> {
+    match UNTOLD.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        Some(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::new(format!("standard output: {error}"))),
+        _ => Ok(()),
+    }
 }
 
 /// A progress bar. Does nothing without a terminal.
