@@ -61,6 +61,7 @@ fn bad_input_has_one_line_and_a_status() {
         (125, "pri=1", &["run", "--memory", "64M", "--swap", "ram:64M,pri=1", "--", "true"]),
         (125, "topology", &["run", "--memory", "64M", "--topology", &beyond, "--", "true"]),
         (125, "topology", &["run", "--memory", "64M", "--topology", &script, "--", "true"]),
+        (125, "more than 1M", &["run", "--memory", "64M", "--topology", "/dev/zero", "--", "true"]),
         (125, "4K to 2M", &["run", "--memory", "64M", "--folio", "3M", "--", "true"]),
         (125, "soon", &["run", "--memory", "64M", "--swap-in", "soon", "--", "true"]),
         (125, "fly", &["fly"]),

@@ -9,6 +9,8 @@
 //! `--swap`, by absolute path or as in ram:4G. A device that is not named in a stated topology is on no node, whatever
 //! the kernel reports.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -16,11 +18,14 @@ use folioswap_core::{CpuId, NodeId};
 use folioswap_sys::numa;
 
 use crate::config::error::Error;
-use crate::config::size::SizeError;
+use crate::config::size::{Bytes, SizeError};
 use crate::device::DeviceSpec;
 
 /// Node numbers are below this.
 const MOST_NODES: u32 = 1024;
+
+/// A file that states a topology has at most so many bytes.
+const MOST_BYTES: u64 = 1 << 20;
 
 /// The NUMA nodes of a machine, their CPUs, and devices known to be on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +68,11 @@ impl Topology {
     /// [`Error::Topology`]: the file cannot be read, or is not a topology.
     pub fn from_file(path: &Path) -> Result<Topology, Error> {
         let wrong = |reason: String| Error::Topology { path: path.into(), reason };
-        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        let mut text = String::new();
+        let read = File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_string(&mut text));
+        if read.map_err(|error| wrong(error.to_string()))? as u64 > MOST_BYTES {
+            return Err(wrong(format!("it has more than {}", Bytes(MOST_BYTES))));
+        }
         text.parse().map_err(|error: TopologyError| wrong(error.0))
     }
 
