@@ -614,6 +614,15 @@ def test_each_part_of_a_copy_is_one_range_of_addresses(monkeypatch):
         assert (array == values).all() and sum(lengths) == array.nbytes and max(lengths) <= 1 << 16
 
 
+def test_items_larger_than_a_part_are_filled(monkeypatch):
+    monkeypatch.setattr(_transfer, "PART_BYTES", 1 << 16)
+    for shape in (3, (2, 3), (3, 2), 1, (1, 1)):
+        for dtype, value in (("S70000", b"x"), ("V70000", b"y" * 70_000)):
+            array = np.empty(shape, dtype)
+            _transfer.fill(array, value)
+            assert (array == np.full(shape, value, dtype)).all()
+
+
 def test_control_c_ends_a_wait_for_less_ram():
     pool = folioswap.Pool("64M", swap="ram:2M")
     array = pool.empty(48 * MIB, "u1")

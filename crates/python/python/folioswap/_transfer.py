@@ -89,7 +89,7 @@ def read_parts(descriptor: int, offset: int, array: Array) -> int:
 def fill(array: Array, values: Any) -> None:
     """Copies values, broadcast, into a dense array, as `numpy.copyto`. Between two parts other threads run, and a
     signal such as that of Ctrl-C is handled."""
-    if array.nbytes <= PART_BYTES or not array.ndim:
+    if array.nbytes <= PART_BYTES or array.size <= 1:
         np.copyto(array, values, casting="unsafe")
         return
     if np.ndim(values) == 0:
@@ -103,7 +103,7 @@ def fill(array: Array, values: Any) -> None:
     axis = max(range(array.ndim), key=lambda axis: array.strides[axis] * (array.shape[axis] > 1))
     step = PART_BYTES * array.shape[axis] // array.nbytes
     for start in range(0, array.shape[axis], max(1, step)):
-        part = slice(start, start + step) if step else start
+        part = slice(start, start + max(1, step)) if step or array.ndim == 1 else start  # with no dimension: a copy
         index = (slice(None),) * axis + (part,)
         fill(array[index], values[index])
 
