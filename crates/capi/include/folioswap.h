@@ -47,7 +47,7 @@ typedef struct folioswap folioswap;
  * the end: the library takes fewer than it knows, and more if they are 0. */
 typedef struct folioswap_options {
     size_t size;              /* sizeof(folioswap_options) */
-    uint64_t memory;          /* bytes that may be in RAM, at least 16 MiB; 0: memory_text says it */
+    uint64_t memory;          /* bytes that may be in RAM, at least 16 MiB, if memory_text is NULL */
     const char *memory_text;  /* the same as text: "2G", "2GB" (powers of 1000), "50%" (of the RAM) */
     const char *const *swap;  /* devices, the first used first: "/swap/a", "/swap/a:100G", "ram:SIZE", "zram:SIZE";
                                  NULL: an unnamed file in /var/tmp or $FOLIOSWAP_DIR */

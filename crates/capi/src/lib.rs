@@ -39,7 +39,7 @@ pub struct folioswap {
 pub struct folioswap_options {
     /// `sizeof(folioswap_options)`: later versions add members at the end. What an older program lacks is 0.
     pub size: usize,
-    /// How many bytes of the pool's memory may be in RAM. At least 16 MiB. 0: `memory_text` says it.
+    /// How many bytes of the pool's memory may be in RAM. At least 16 MiB, if `memory_text` is NULL.
     pub memory: u64,
     /// The same as text, such as "2G", "2GB" (powers of 1000) or "50%" (of the RAM); NULL if `memory` says it.
     pub memory_text: *const c_char,
