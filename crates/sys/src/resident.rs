@@ -2,7 +2,6 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use crate::own_table::with_room;
 use crate::{check, said};
@@ -57,21 +56,20 @@ fn of_status(name: &str) -> Option<u64> {
 /// are cancellation points, and this thread may be unmapping memory.
 fn read_status() -> io::Result<Vec<u8>> {
     let (path, flags) = (c"/proc/self/status", libc::O_RDONLY | libc::O_CLOEXEC);
-    // SAFETY: the path is NUL-terminated.
-    let number = check(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) })?;
-    // SAFETY: the kernel just created this descriptor, and nothing else owns it.
-    let file = unsafe { OwnedFd::from_raw_fd(number as i32) };
     let (mut status, mut part) = (Vec::new(), [0u8; 4096]);
-    loop {
-        // SAFETY: the kernel fills in the buffer, which is at least this long.
-        let read = check(unsafe { libc::syscall(libc::SYS_read, file.as_raw_fd(), part.as_mut_ptr(), part.len()) })?;
-        match read {
-            0 => return Ok(status),
-            len => {
-                status.try_reserve(len).map_err(|_| io::ErrorKind::OutOfMemory)?; // a limit may just have been met
-                status.extend_from_slice(&part[..len]);
+    // SAFETY: the path is NUL-terminated, the kernel fills in the buffer, and the descriptor is this call's own.
+    unsafe {
+        let fd = check(libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags))?;
+        let read = loop {
+            match check(libc::syscall(libc::SYS_read, fd, part.as_mut_ptr(), part.len())) {
+                Ok(0) => break Ok(()),
+                Ok(_) if status.try_reserve(part.len()).is_err() => break Err(io::ErrorKind::OutOfMemory.into()),
+                Ok(len) => status.extend_from_slice(&part[..len]),
+                Err(error) => break Err(error),
             }
-        }
+        };
+        libc::syscall(libc::SYS_close, fd);
+        read.map(|()| status)
     }
 }
 
