@@ -8,6 +8,7 @@ use std::mem::discriminant;
 use std::time::{Duration, Instant};
 
 use folioswap_core::{FolioId, Miss, Order, PIECE, Phase, Shortage, State, Taken};
+use folioswap_sys::{maps, said};
 
 use crate::block::Block;
 use crate::config::size::Bytes;
@@ -200,11 +201,21 @@ fn give_up(engine: &Engine) -> ! {
         )),
         Some(_) => {
             let waited = engine.patience().limit().as_secs();
-            fatal::die(&format!(
-                "out of memory: {in_use}, and none could be freed for {waited} s; give more --memory, or more or larger --swap"
-            ))
+            let help = too_many_mappings().unwrap_or_else(|| "give more --memory, or more or larger --swap".into());
+            fatal::die(&format!("out of memory: {in_use}, and none could be freed for {waited} s; {help}"))
         }
     }
+}
+
+/// What to say if the process has nearly as many mappings as it may have: read-only memory leaves RAM by a mapping of
+/// its own.
+fn too_many_mappings() -> Option<String> {
+    const NEEDED: usize = 64;
+    let most: usize = said::read("/proc/sys/vm/max_map_count").ok()?.trim().parse().ok()?;
+    let mut nr_mappings = 0;
+    maps::each(|_, _, _| nr_mappings += 1).ok()?;
+    (nr_mappings + NEEDED > most)
+        .then(|| format!("it has {nr_mappings} mappings, and {most} are permitted: raise vm.max_map_count"))
 }
 
 /// Takes frames for the block's folio that holds a page and is not in RAM. Splits the block until

@@ -92,6 +92,7 @@ unsafe fn make(number: c_long, words: &Words) -> isize {
             }
             libc::SYS_exit_group => before_end(),
             libc::SYS_set_tid_address => cleared::hold_own(words[0]),
+            libc::SYS_rseq => rseq::note(words[0], words[1], words[2]),
             libc::SYS_execve | libc::SYS_execveat if !state::direct() => {
                 robust::bring_in();
                 let _limits = limits::inherited();
@@ -384,11 +385,6 @@ unsafe fn special(number: c_long, words: &Words) -> Option<isize> {
             }
             libc::SYS_set_robust_list => {
                 resident::hold(a, b.min(64));
-                return None;
-            }
-            // The kernel writes there whenever it has interrupted the thread.
-            libc::SYS_rseq => {
-                rseq::note(a, b, c);
                 return None;
             }
             libc::SYS_mincore => {

@@ -3,6 +3,7 @@
 use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
 
+use crate::ground::state;
 use crate::memory::resident;
 
 /// What rseq is given to end its use, and the bytes of the first version's structure.
@@ -14,10 +15,13 @@ static_tls! {
     static RSEQ: (usize, usize) = "folioswap_rseq";
 }
 
-/// Holds what the program has given rseq in RAM. Again in a forked child, whose thread goes on with it.
+/// Holds what the calling thread has given rseq in RAM, in direct mode. Again in a forked child, whose thread goes on
+/// with it, and once it is adopted.
 pub fn hold() {
     let (addr, len) = RSEQ.get();
-    resident::hold(addr, len);
+    if state::direct() {
+        resident::hold(addr, len);
+    }
 }
 
 /// Notes a call of rseq, and holds what it is given.

@@ -339,6 +339,22 @@ export! {
 }
 
 export! {
+    fn sigpause(mask: c_int) -> c_int {
+        // SAFETY: BSD's, which takes a mask of the first 32 signals.
+        unsafe { __sigpause(mask, 0) }
+    }
+}
+
+export! {
+    fn __sigpause(mask_or_signal: c_int, is_signal: c_int) -> c_int {
+        real!(SIGPAUSE = c"__sigpause": fn(c_int, c_int) -> c_int);
+        let set = [mask_or_signal as u32 as u64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        // SAFETY: passes the caller's arguments on, or a set of the C library's size.
+        unsafe { if is_signal != 0 { SIGPAUSE.get()(mask_or_signal, is_signal) } else { sigsuspend(set.as_ptr().cast()) } }
+    }
+}
+
+export! {
     fn sigaltstack(stack: *const stack_t, before: *mut stack_t) -> c_int {
         let real = SIGALTSTACK.get();
         if !ours::has_ours() {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use folioswap::{Advice, RawSpace};
 use folioswap_sys::fault_stack;
 
-use crate::faults::{cleared, signal_stack};
+use crate::faults::{cleared, rseq, signal_stack};
 use crate::ground::lock::Locked;
 use crate::ground::state::{self, Phase};
 use crate::ground::{c_library, guard, selector, waiting};
@@ -107,9 +107,10 @@ pub fn before_keeping(range: &Range<usize>) {
 }
 
 /// Held while a mapping goes, moves or loses its content, so that it does not begin to be managed meanwhile, together
-/// with its neighbours. Called under a guard, and before the engine's locks.
+/// with its neighbours. Not beside a userfaultfd of the program's: such a call of one thread may wait for one of
+/// another. Called under a guard, and before the engine's locks.
 pub fn hold() -> Option<Locked<()>> {
-    (state::phase() == Phase::Managed).then(known::beginning)
+    (state::phase() == Phase::Managed && (is_pending() || !known::has_userfaultfd())).then(known::beginning)
 }
 
 /// The same, once what is known of the mapping is forgotten: from then on only what is adopted begins there.
@@ -130,6 +131,7 @@ pub fn all(space: &RawSpace) {
         adopt_other_than(space, &seen); // what other threads have mapped as there still seemed to be room
     }
     cleared::hold_adopted();
+    rseq::hold();
     signal_stack::hold_set();
     WHEN.store(AT_ONCE, Ordering::SeqCst);
 }

@@ -78,10 +78,11 @@ pub fn reserved() -> Locked<RangeSet> {
 }
 
 /// Takes what is reserved in the blocks around a part that becomes managed, to be managed too: else the kernel could
-/// not join their mappings again when they have one protection, and a program has only so many.
+/// not join their mappings again when they have one protection, and a program has only so many. Nothing where another
+/// thread may do something with it meanwhile ([`crate::map::adopt::hold`]).
 pub fn take_neighbours(part: &Range<usize>) -> Vec<Range<usize>> {
     let blocks = part.start / BLOCK_BYTES * BLOCK_BYTES..part.end.next_multiple_of(BLOCK_BYTES);
-    if locked().overlaps(&blocks) {
+    if has_userfaultfd() || locked().overlaps(&blocks) {
         return Vec::new();
     }
     reserved().remove(blocks)
