@@ -241,8 +241,11 @@ pub fn around(call: impl FnOnce() -> isize) -> isize {
 fn set_apart(space: &RawSpace) {
     let take = |set: Locked<RangeSet>| set.iter().collect::<Vec<_>>();
     for range in take(known::not_forked()) {
-        // SAFETY: the program wants this memory not to be in children.
-        unsafe { space.forget(range.clone(), || kernel!(libc::SYS_munmap, range.start, range.len())) };
+        // The kernel has kept the rest from the child. Something else may be there by now.
+        for part in space.managed_parts(range.clone()) {
+            // SAFETY: the program wants this memory not to be in children.
+            unsafe { space.forget(part.clone(), || kernel!(libc::SYS_munmap, part.start, part.len())) };
+        }
         known::forget(&range);
     }
     for range in take(known::wiped()) {
