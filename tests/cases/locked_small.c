@@ -12,14 +12,16 @@ static void use_others(void) {
     for (size_t at = 0; at < OTHERS; at += PAGE) others[at]++;
 }
 
-static size_t locked_kib(void) {
+static size_t kib_of(const char *format) {
     char line[200];
     size_t kib = 0;
     FILE *status = fopen("/proc/self/status", "r");
-    while (fgets(line, sizeof line, status)) sscanf(line, "VmLck: %zu", &kib);
+    while (fgets(line, sizeof line, status)) sscanf(line, format, &kib);
     fclose(status);
     return kib;
 }
+
+static size_t locked_kib(void) { return kib_of("VmLck: %zu"); }
 
 static volatile int is_over;
 
@@ -74,7 +76,7 @@ int main(void) {
     use_others();
     for (size_t at = PAGE; at < scattered_len; at += step) {
         unsigned char is_there = 0;
-        CHECK(mincore(scattered + at, PAGE, &is_there) == 0 && is_there & 1, "a locked page at %zu MiB is out", at >> 20);
+        CHECK(mincore(scattered + at, PAGE, &is_there) == 0 && is_there & 1, "a page at %zu MiB is out", at >> 20);
     }
     CHECK(munmap(scattered, scattered_len) == 0 && locked_kib() == 0, "%zu KiB are locked", locked_kib());
     char *large = mmap(NULL, OTHERS, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -83,6 +85,8 @@ int main(void) {
     if (opens == 0) {
         mprotect(large, OTHERS, PROT_READ | PROT_WRITE);
         fill(large, OTHERS);
+        const int is_limited = getenv("FOLIOSWAP_RUN") != NULL;
+        if (is_limited && kib_of("RssAnon: %zu") >= OTHERS >> 10) _exit(2);
         _exit(wrong_pages(large, OTHERS) != 0 || locked_kib() != 0);
     }
     int opened;
@@ -98,6 +102,7 @@ int main(void) {
         _exit(((volatile char *)kept)[GROWN - 1]);
     }
     int status;
-    CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "the child: %x", status);
+    CHECK(waitpid(child, &status, 0) == child, "no child");
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "the child: %x", status);
     DONE;
 }

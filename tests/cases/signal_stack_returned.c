@@ -48,9 +48,11 @@ static int is_stack(const volatile stack_t *told, const stack_t *wanted) {
 static void set_and_look(const stack_t *stack, int number, const char *what) {
     stack_t now;
     CHECK(sigaltstack(stack, NULL) == 0, "%s: setting a stack", what);
-    CHECK(raise(number) == 0 && is_stack(&seen, stack), "%s: the context has %p %zu %x", what, seen.ss_sp, seen.ss_size, seen.ss_flags);
+    CHECK(raise(number) == 0 && is_stack(&seen, stack), "%s: the context has %p %zu %x", what, seen.ss_sp, seen.ss_size,
+          seen.ss_flags);
     if (stack->ss_flags & SS_AUTODISARM) CHECK(in_handler.ss_flags == SS_DISABLE, "%s: it is not disarmed", what);
-    CHECK(sigaltstack(NULL, &now) == 0 && is_stack(&now, stack), "%s: %p %zu %x is set afterwards", what, now.ss_sp, now.ss_size, now.ss_flags);
+    CHECK(sigaltstack(NULL, &now) == 0 && is_stack(&now, stack), "%s: %p %zu %x is set afterwards", what, now.ss_sp,
+          now.ss_size, now.ss_flags);
 }
 
 static void see_masks(int flags) {

@@ -27,7 +27,8 @@ static void *makes(void *unused) {
     pthread_attr_setstacksize(&attributes, LEN);
     for (int i = 0; i < 2; i++) {
         pthread_t thread;
-        CHECK(pthread_create(&thread, i ? &attributes : NULL, works, NULL) == 0 && pthread_join(thread, NULL) == 0, "made by %d", own[i]);
+        const pthread_attr_t *with = i ? &attributes : NULL;
+        CHECK(pthread_create(&thread, with, works, NULL) == 0 && pthread_join(thread, NULL) == 0, "made by %d", own[i]);
     }
     return unused;
 }

@@ -259,9 +259,14 @@ pub fn transfer_ranges(process: pid_t, buffers: List, ranges: List, call: impl F
     if (result < 0 && state::errno() != libc::EFAULT) || guard::inside() {
         return result;
     }
+    // SAFETY: the kernel has read the first list, and the other one if that has bytes.
+    let read = |(list, count): List| bytes_of(unsafe { std::slice::from_raw_parts(list, count) });
+    let is_whole = || buffers.1 == 0 || read(buffers) == 0 || result as usize >= read(buffers).min(read(ranges));
+    if result >= 0 && is_whole() {
+        return result;
+    }
     let error = state::errno();
     let (mut done, mut tries) = (result.max(0) as usize, 0);
-    // The kernel does not read a list if the other one has no bytes.
     if let (Some(buffers), Some(ranges)) = (entries(buffers), entries(ranges)) {
         let len = bytes_of(&buffers).min(bytes_of(&ranges));
         while done < len && tries < MOST_TRIES {

@@ -251,7 +251,8 @@ export! {
         // SAFETY: the caller's stream.
         let pins = || state::keeping_errno(|| unsafe { transfer::pins(libc::fileno(stream), at, room) }).is_some();
         // A managed buffer is not used, nor one that may be managed later. The stream gets one from the C library.
-        let may_be_later = || adopt::is_pending() && ours::takes_faults() && known::ordinary().overlaps(&(at..at + room));
+        let range = at..at.saturating_add(room);
+        let may_be_later = || adopt::is_pending() && ours::takes_faults() && known::ordinary().overlaps(&range);
         let is_used = !cover::needed(at, room) && !may_be_later() && !pins();
         let buffer = if is_used { buffer } else { std::ptr::null_mut() };
         // SAFETY: the caller's call, perhaps without its buffer.

@@ -146,7 +146,7 @@ pub fn detach() {
     // SAFETY: it is not set any more.
     unsafe { fs_base::forget(&of_mapping(mapping)) };
     let used = stacks().take_used(mapping);
-    drop(used);
+    drop(used); // not under the lock
     stacks().spare.push(mapping);
 }
 
@@ -183,7 +183,8 @@ fn note_used(wanted: Option<&libc::stack_t>) -> bool {
     let _guard = guard::enter();
     let mapping = MAPPING.get();
     let Some(wanted) = wanted else {
-        drop(stacks().take_used(mapping));
+        let before = stacks().take_used(mapping);
+        drop(before); // not under the lock
         return true;
     };
     let range = wanted.ss_sp as usize..(wanted.ss_sp as usize).saturating_add(wanted.ss_size);

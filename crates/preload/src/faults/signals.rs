@@ -348,9 +348,14 @@ export! {
 export! {
     fn __sigpause(mask_or_signal: c_int, is_signal: c_int) -> c_int {
         real!(SIGPAUSE = c"__sigpause": fn(c_int, c_int) -> c_int);
-        let set = [mask_or_signal as u32 as u64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        // SAFETY: passes the caller's arguments on, or a set of the C library's size.
-        unsafe { if is_signal != 0 { SIGPAUSE.get()(mask_or_signal, is_signal) } else { sigsuspend(set.as_ptr().cast()) } }
+        if is_signal != 0 {
+            // SAFETY: passes the caller's arguments on unchanged.
+            return unsafe { SIGPAUSE.get()(mask_or_signal, is_signal) };
+        }
+        let mut set = [0u64; size_of::<sigset_t>() / 8];
+        set[0] = mask_or_signal as u32 as u64;
+        // SAFETY: a set of the C library's size.
+        unsafe { sigsuspend(set.as_ptr().cast()) }
     }
 }
 
