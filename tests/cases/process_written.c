@@ -2,8 +2,9 @@
 // BUDGETS: 24M
 // MAPPERS: move copy
 // process_vm_writev to the process's own memory and a child's, while threads advise that both ends leave RAM. By the C
-// library and by the system call's number.
+// library and by the system call's number; and its memory is written by way of /proc/PID/mem.
 #include "check.h"
+#include <fcntl.h>
 #include <sys/uio.h>
 #define LEN (6 * MIB)
 static char *from, *to;
@@ -26,6 +27,19 @@ static void write_all(pid_t process, int by_number) {
         at += done;
     }
 }
+static void write_file(pid_t process) {
+    char path[40];
+    sprintf(path, "/proc/%d/mem", process);
+    int file = open(path, O_RDWR);
+    struct iovec halves[2];
+    CHECK(pwrite(file, from, LEN / 2, (uintptr_t)to) == LEN / 2, "first half");
+    for (size_t at = LEN / 2; at < LEN; at += MIB) {
+        halves[0] = (struct iovec){from + at, 1000}, halves[1] = (struct iovec){from + at + 1000, MIB - 1000};
+        long done = pwritev(file, halves, 2, (uintptr_t)(to + at));
+        CHECK(done == MIB, "%ld at %zu", done, at);
+    }
+    close(file);
+}
 static long wrong_words(long number) {
     long wrong = 0;
     for (size_t at = 0; at < LEN; at += 8) wrong += *(uint64_t *)(to + at) != at * 3 + number;
@@ -43,7 +57,7 @@ int main(void) {
         pthread_t thread;
         pthread_create(&thread, NULL, advise, to);
         if (write(done[1], &wrong, sizeof wrong) < 0) _exit(1);
-        for (int round = 0; round < 2; round++) {
+        for (int round = 0; round < 3; round++) {
             if (read(go[0], &byte, 1) != 1) _exit(2);
             wrong = wrong_words(100 + round);
             if (write(done[1], &wrong, sizeof wrong) < 0) _exit(3);
@@ -53,11 +67,14 @@ int main(void) {
     pthread_t threads[2];
     for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, advise, i ? to : from);
     CHECK(read(done[0], &wrong, sizeof wrong) == sizeof wrong, "child");
-    for (int round = 0; round < 4; round++) {
+    for (int round = 0; round < 5; round++) {
         long number = round < 2 ? round : 98 + round;
         memset(other, round, 48 * MIB);
         for (size_t at = 0; at < LEN; at += 8) *(uint64_t *)(from + at) = at * 3 + number;
-        write_all(round < 2 ? getpid() : child, round % 2);
+        if (round < 4)
+            write_all(round < 2 ? getpid() : child, round % 2);
+        else
+            write_file(child);
         wrong = round < 2 ? wrong_words(number) : -1;
         if (round >= 2)
             CHECK(write(go[1], &byte, 1) == 1 && read(done[0], &wrong, sizeof wrong) == sizeof wrong, "child");

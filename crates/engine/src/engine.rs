@@ -20,6 +20,7 @@ use folioswap_sys::uffd::Userfaultfd;
 use crate::block::Parts;
 use crate::config::error::Error;
 use crate::memory::compactor::Compactor;
+use crate::memory::hold_counts::HoldCounts;
 use crate::memory::patience::Patience;
 use crate::policy::Policy;
 use crate::process::lifecycle::Lifecycle;
@@ -50,6 +51,7 @@ pub(crate) struct Engine {
     writeback: Writeback,
     reads: Renewable<ReadQueue>,
     patience: Patience,
+    holds: HoldCounts,
     lifecycle: Lifecycle,
     clock: Clock,
 }
@@ -85,6 +87,7 @@ impl Engine {
             compactor,
             reads: Renewable::new(ReadQueue::new()),
             patience: Patience::new(patience),
+            holds: HoldCounts::default(),
             lifecycle: Lifecycle::new(descendants),
             clock: Clock::new(),
         })
@@ -122,6 +125,11 @@ impl Engine {
     /// How long faults wait for frames.
     pub fn patience(&self) -> &Patience {
         &self.patience
+    }
+
+    /// What calls and devices need in RAM.
+    pub fn holds(&self) -> &HoldCounts {
+        &self.holds
     }
 
     /// In a forked child: no thread waits for what is to be read.

@@ -1,5 +1,5 @@
-//! How a process asks another to bring memory in, for which the kernel waits for no missing page: a datagram to a
-//! socket that the other one's engine listens on, and one back when it is done.
+//! How a process asks another to bring memory in, for which the kernel waits for no missing page, or to hold it while
+//! it writes there: a datagram to a socket that the other one's engine listens on, and one back when it is done.
 //!
 //! The socket's name is abstract and has the process's number. Nothing but addresses passes through it, and whoever may
 //! not read the memory learns nothing: so it answers each process of the same user, and root.
@@ -7,16 +7,43 @@
 use std::io;
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
-use crate::check;
 use crate::uffd::{EventFd, unless_limited};
+use crate::{check, futex};
 
 /// How long a process may take for a piece, in looks, and how long until the next look whether it is stopped.
 const PATIENCE: usize = 100;
 const UNTIL_LOOK: libc::timeval = libc::timeval { tv_sec: 0, tv_usec: 50_000 };
 
-/// The address and the length of what is to be brought in.
-type Request = [usize; 2];
+/// How long until the next attempt, if the other process holds too much.
+const UNTIL_ROOM: Duration = Duration::from_millis(1);
+
+/// The address and the length of what is asked for, and [`What`].
+type Request = [usize; 3];
+
+/// What a process asks another to do with its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// To bring it in.
+    BringIn,
+    /// To bring it in and to keep it in RAM.
+    Hold,
+    /// To keep it no longer. There is no answer.
+    Release,
+}
+
+impl What {
+    const ALL: [What; 3] = [What::BringIn, What::Hold, What::Release];
+}
+
+/// Whether there is a process with this number.
+#[must_use]
+pub fn exists(process: u32) -> bool {
+    // SAFETY: sends no signal.
+    let asked = check(unsafe { libc::syscall(libc::SYS_kill, process, 0) });
+    !asked.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
+}
 
 fn address(process: u32) -> (libc::sockaddr_un, libc::socklen_t) {
     // SAFETY: all zeroes is a valid address.
@@ -53,13 +80,25 @@ fn set<T>(socket: &OwnedFd, option: libc::c_int, value: T) -> io::Result<()> {
 /// What another process asks for.
 #[derive(Clone, Copy)]
 pub struct Asked {
-    /// The address of what is to be brought in.
+    /// The address of the memory.
     pub addr: usize,
     /// Its length in bytes.
     pub len: usize,
+    /// What is to be done with it.
+    pub what: What,
+    /// The process that asks.
+    pub process: u32,
     /// Where the answer goes.
     from: libc::sockaddr_un,
     from_len: libc::socklen_t,
+}
+
+impl Asked {
+    /// Whether it is of the same process and memory as another.
+    #[must_use]
+    pub fn is_of(&self, other: &Asked) -> bool {
+        (self.process, self.addr, self.len) == (other.process, other.addr, other.len)
+    }
 }
 
 /// The socket on which this process is asked, in the calling thread's descriptor table.
@@ -114,9 +153,9 @@ impl Listener {
         }
     }
 
-    /// Tells the process that asked. If it has gone, nobody needs the answer.
-    pub fn answer(&self, asked: &Asked) {
-        let done = [1u8];
+    /// Tells the process that asked whether it is done. If it has gone, nobody needs the answer.
+    pub fn answer(&self, asked: &Asked, is_done: bool) {
+        let done = [u8::from(is_done)];
         let (fd, flags) = (self.descriptor(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
         let (from, len) = (&raw const asked.from, asked.from_len);
         // SAFETY: the kernel reads a byte, and an address of this length.
@@ -131,7 +170,7 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<Asked>> {
     // Room for the credentials and nothing else: the kernel drops descriptors that somebody sends along.
     #[repr(C, align(8))]
     struct Control([u8; CONTROL_BYTES]);
-    let (mut request, mut control) = ([0usize; 2], Control([0; CONTROL_BYTES]));
+    let (mut request, mut control): (Request, _) = ([0; 3], Control([0; CONTROL_BYTES]));
     // SAFETY: all zeroes is a valid address. Nothing is allocated here: a monitor thread asks outside the fork gate.
     let mut from: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     let mut part = libc::iovec { iov_base: request.as_mut_ptr().cast(), iov_len: size_of::<Request>() };
@@ -149,39 +188,87 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<Asked>> {
         other => other?,
     };
     // SAFETY: the kernel has filled in the header's control messages. The first is looked at only if it is whole.
-    let user = unsafe {
+    let sender = unsafe {
         let first = libc::CMSG_FIRSTHDR(&raw const header);
         let is_whole =
             !first.is_null() && (*first).cmsg_len >= libc::CMSG_LEN(size_of::<libc::ucred>() as u32) as usize;
         (is_whole && (*first).cmsg_type == libc::SCM_CREDENTIALS)
-            .then(|| libc::CMSG_DATA(first).cast::<libc::ucred>().read_unaligned().uid)
+            .then(|| libc::CMSG_DATA(first).cast::<libc::ucred>().read_unaligned())
     };
     // SAFETY: takes no pointers.
-    let may_ask = user.is_some_and(|user| user == 0 || user == unsafe { libc::geteuid() });
-    let asked = Asked { addr: request[0], len: request[1], from, from_len: header.msg_namelen };
-    Ok((may_ask && read == size_of::<Request>()).then_some(asked))
+    let user = unsafe { libc::geteuid() };
+    let sender = sender.filter(|sender| sender.uid == 0 || sender.uid == user);
+    let what = What::ALL.get(request[2]).filter(|_| read as usize == size_of::<Request>());
+    let (addr, len, from_len) = (request[0], request[1], header.msg_namelen);
+    let asked = |(sender, what): (libc::ucred, &What)| Asked {
+        addr,
+        len,
+        what: *what,
+        process: sender.pid as u32,
+        from,
+        from_len,
+    };
+    Ok(sender.zip(what).map(asked))
 }
 
 /// Has another process bring memory in. `false`: it does not answer, or is no such process.
 #[must_use]
 pub fn ask(process: u32, addr: usize, len: usize) -> bool {
-    try_ask(process, [addr, len]).is_ok()
+    try_ask(process, addr, len, What::BringIn).is_ok()
 }
 
-fn try_ask(process: u32, request: Request) -> io::Result<()> {
+/// Memory of another process that this one keeps in RAM, until dropped.
+pub struct HeldThere {
+    process: u32,
+    addr: usize,
+    len: usize,
+}
+
+impl HeldThere {
+    /// Has another process hold memory. `None`: it does not answer, or is stopped and moves nothing; or other
+    /// processes have it hold too much for long.
+    #[must_use]
+    pub fn new(process: u32, addr: usize, len: usize) -> Option<Self> {
+        if is_stopped(process) {
+            return None;
+        }
+        for _ in 0..PATIENCE {
+            if try_ask(process, addr, len, What::Hold).ok()? {
+                return Some(HeldThere { process, addr, len });
+            }
+            futex::sleep(UNTIL_ROOM);
+        }
+        None
+    }
+}
+
+impl Drop for HeldThere {
+    fn drop(&mut self) {
+        let _ = try_ask(self.process, self.addr, self.len, What::Release); // it has gone, and with it the memory
+    }
+}
+
+/// Returns whether the other process did it.
+fn try_ask(process: u32, addr: usize, len: usize, what: What) -> io::Result<bool> {
     let socket = socket()?;
-    let (name, len) = address(process);
+    let (name, name_len) = address(process);
     bind(&socket, &name, size_of::<libc::sa_family_t>() as libc::socklen_t)?; // a name of the kernel's choice
     set(&socket, libc::SO_RCVTIMEO, UNTIL_LOOK)?;
     set(&socket, libc::SO_SNDTIMEO, UNTIL_LOOK)?;
+    let request: Request = [addr, len, what as usize];
     let (fd, flags, bytes) = (socket.as_raw_fd(), libc::MSG_NOSIGNAL, size_of::<Request>());
     patiently(process, || {
         // SAFETY: the kernel reads the request, and an address of this length.
-        unsafe { libc::syscall(libc::SYS_sendto, fd, request.as_ptr(), bytes, flags, &raw const name, len) }
+        unsafe { libc::syscall(libc::SYS_sendto, fd, request.as_ptr(), bytes, flags, &raw const name, name_len) }
     })?;
     let mut done = [0u8];
-    // SAFETY: the kernel fills in a byte.
-    patiently(process, || unsafe { libc::syscall(libc::SYS_recvfrom, fd, done.as_mut_ptr(), 1, 0, 0usize, 0usize) })
+    if what != What::Release {
+        // SAFETY: the kernel fills in a byte.
+        patiently(process, || unsafe {
+            libc::syscall(libc::SYS_recvfrom, fd, done.as_mut_ptr(), 1, 0, 0usize, 0usize)
+        })?;
+    }
+    Ok(done[0] != 0)
 }
 
 /// Makes a call until it does not time out, or the other process cannot answer.
@@ -241,18 +328,22 @@ mod tests {
             let answering = scope.spawn(|| {
                 let listener = Listener::new().unwrap();
                 while let Some(request) = listener.wait(&stop).unwrap() {
-                    asked.send((request.addr, request.len)).unwrap();
-                    listener.answer(&request);
+                    asked.send((request.addr, request.len, request.what)).unwrap();
+                    listener.answer(&request, true);
                 }
             });
             while !ask(std::process::id(), 0x1000, 0x2000) {
                 std::thread::yield_now(); // it does not listen yet
             }
-            assert_eq!(seen.recv().unwrap(), (0x1000, 0x2000));
+            assert_eq!(seen.recv().unwrap(), (0x1000, 0x2000, What::BringIn));
             let (mut reader, writer) = io::pipe().unwrap();
-            send_with_descriptor([0x3000, 0x4000], writer.as_raw_fd());
+            send_with_descriptor([0x3000, 0x4000, 0], writer.as_raw_fd());
             drop(writer);
-            assert_eq!(seen.recv().unwrap(), (0x3000, 0x4000));
+            assert_eq!(seen.recv().unwrap(), (0x3000, 0x4000, What::BringIn));
+            let held = HeldThere::new(std::process::id(), 0x5000, 0x6000).unwrap();
+            assert_eq!(seen.recv().unwrap(), (0x5000, 0x6000, What::Hold));
+            drop(held);
+            assert_eq!(seen.recv().unwrap(), (0x5000, 0x6000, What::Release));
             // SAFETY: changes the flags of this descriptor.
             unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
             let at_end = reader.read(&mut [0]);

@@ -14,13 +14,11 @@ use folioswap_sys::{fault_stack, signals};
 
 use crate::arena::advice::{self, Advice};
 use crate::arena::discard;
-use crate::arena::holds::Holds;
-use crate::arena::touch;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::config::folio_size::FolioSize;
 use crate::engine::Engine;
-use crate::fault::resolve;
+use crate::fault::{holds, resolve, touch};
 use crate::manage::adopt;
 use crate::manage::hand_over;
 use crate::manage::pages;
@@ -34,7 +32,6 @@ use crate::swap::info;
 pub struct RawSpace {
     engine: Arc<Engine>,
     mode: FaultMode,
-    holds: Arc<Holds>,
 }
 
 /// Memory whose content was dropped, and that is about to be unmapped or replaced.
@@ -70,7 +67,7 @@ fn whole_pages(len: usize) -> Result<usize, Error> {
 
 impl RawSpace {
     pub(crate) fn new(engine: Arc<Engine>, mode: FaultMode) -> Self {
-        RawSpace { engine, mode, holds: Arc::default() }
+        RawSpace { engine, mode }
     }
 
     /// Does work in which a fault of this thread would wait for itself, on a stack of which no page can be missing: if
@@ -250,7 +247,7 @@ impl RawSpace {
     /// Nobody relies on the content of the range.
     pub unsafe fn replace<R>(&self, range: Range<usize>, replace: impl FnOnce(&Replaced<'_>) -> R) -> R {
         self.with(move |engine| {
-            self.holds.forget(engine, &range);
+            holds::forget(engine, &range);
             // SAFETY: the caller's promise.
             unsafe { pages::unmanage(engine, range, |managed| replace(&Replaced { engine, managed })) }
         })
@@ -272,7 +269,7 @@ impl RawSpace {
         self.with(move |engine| {
             let call = |managed: &[Range<usize>]| {
                 let done = replace(&Replaced { engine, managed })?;
-                self.holds.forget(engine, range);
+                holds::forget(engine, range);
                 Ok(done)
             };
             // SAFETY: the caller's promise.
@@ -288,7 +285,7 @@ impl RawSpace {
         self.with(move |engine| {
             let stays = hand_over::hand_over(engine, &range);
             if stays.is_empty() {
-                self.holds.forget(engine, &range);
+                holds::forget(engine, &range);
             }
             stays.is_empty()
         })
@@ -433,7 +430,7 @@ impl RawSpace {
     /// # Safety
     /// The range is mapped.
     pub unsafe fn hold(&self, addr: usize, len: usize) -> bool {
-        self.with(move |engine| self.holds.hold(engine, &(addr..addr + len)))
+        self.with(move |engine| holds::hold(engine, &(addr..addr + len), u64::MAX) == Some(true))
     }
 
     /// As [`RawSpace::hold`], unless more than `most_bytes` would be held in all: then nothing is held, and the result
@@ -443,7 +440,7 @@ impl RawSpace {
     /// # Safety
     /// The range is mapped.
     pub unsafe fn hold_within(&self, addr: usize, len: usize, most_bytes: u64) -> Option<bool> {
-        self.with(move |engine| self.holds.hold_within(engine, &(addr..addr + len), most_bytes))
+        self.with(move |engine| holds::hold(engine, &(addr..addr + len), most_bytes))
     }
 
     /// Ends a hold.
@@ -451,11 +448,7 @@ impl RawSpace {
     /// # Safety
     /// The range was held.
     pub unsafe fn release_hold(&self, addr: usize, len: usize) {
-        self.with(move |engine| self.holds.release(engine, &(addr..addr + len)));
-    }
-
-    pub(crate) fn holds(&self) -> &Holds {
-        &self.holds
+        self.with(move |engine| holds::release(engine, &(addr..addr + len)));
     }
 
     /// Resolves a fault in managed memory, for a program's own signal handler. `false`: the address is not managed, or

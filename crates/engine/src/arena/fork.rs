@@ -3,26 +3,29 @@
 //! A child often does nothing but start a program. So only what every child needs is made at once: a userfaultfd, swap
 //! of its own, and the threads that every arena has at first ([`super::crew`]).
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
+use folioswap_core::BlockId;
 use folioswap_sys::hidden_numbers;
 use folioswap_sys::uffd::Delivery;
 
 use super::{Arena, Running};
-use crate::arena::holds::HoldCounts;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::device;
+use crate::fault::holds;
 use crate::manage::fork::{self, Resting};
 use crate::process::threads::Thread;
+use crate::process::turns::{Waits, asleep};
 
 /// An arena at rest while its process forks. Ends with one of its methods in each process.
 pub struct Forking<'a> {
     running: &'a Arc<Running>,
     resting: Resting<'a>,
     threads: MutexGuard<'a, Vec<Thread>>,
-    holds: MutexGuard<'a, HoldCounts>,
+    holds: MutexGuard<'a, HashMap<BlockId, u32>>,
 }
 
 impl Arena {
@@ -36,7 +39,7 @@ impl Arena {
         let locks = lock();
         let threads = self.running.crew.threads();
         let resting = fork::rest(engine, unchanged);
-        (Forking { running: &self.running, resting, threads, holds: self.running.raw.holds().pause() }, locks)
+        (Forking { running: &self.running, resting, threads, holds: engine.holds().pause() }, locks)
     }
 }
 
@@ -77,8 +80,8 @@ impl Forking<'_> {
         };
         resting.go_on_in_child(delivery).map_err(Error::system("going on in a forked child"))?;
         running.crew.begin_in_child(threads, || {
-            let holds = running.raw.holds();
-            held.into_iter().for_each(|block| holds.unpin(&running.engine, block)); // other threads held them
+            let unpin = |block| asleep(holds::unpin(&running.engine, block, Waits::Asleep));
+            held.into_iter().for_each(unpin); // other threads held them
             running.open_own_swap()
         })
     }

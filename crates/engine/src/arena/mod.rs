@@ -8,12 +8,10 @@ mod discard;
 pub(crate) mod doctor;
 pub(crate) mod fork;
 pub(crate) mod heap;
-mod holds;
 pub(crate) mod inherit;
 pub(crate) mod region;
 pub(crate) mod run_settings;
 mod setup;
-mod touch;
 pub(crate) mod tuning;
 pub(crate) mod usage;
 

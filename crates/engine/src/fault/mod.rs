@@ -4,9 +4,11 @@
 pub(crate) mod direct;
 pub(crate) mod flow;
 pub(crate) mod gather;
+pub(crate) mod holds;
 pub(crate) mod monitor;
 pub(crate) mod readahead;
 pub(crate) mod readers;
 pub(crate) mod resolve;
 pub(crate) mod runs;
 pub(crate) mod take;
+pub(crate) mod touch;

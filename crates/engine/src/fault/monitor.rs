@@ -14,14 +14,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use folioswap_core::PAGE_SIZE;
-use folioswap_sys::readers::{Asked, Listener};
+use folioswap_sys::readers::Asked;
 use folioswap_sys::signals;
 use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
 
 use crate::engine::Engine;
-use crate::fault::readers;
+use crate::fault::readers::Readers;
 use crate::fault::resolve::{resolve_for, resolve_own};
 use crate::process::cpu::{self, ServedCpu};
 use crate::process::fatal::{self, EndOnPanic};
@@ -83,8 +83,8 @@ struct Flight<F> {
 }
 
 /// Other processes that ask for memory: one is served at a time.
-struct Readers<'e> {
-    listener: Option<&'e Listener>,
+struct Asking<'e> {
+    readers: Option<&'e Readers>,
     /// There may be one that waits: it is told of once.
     may_ask: bool,
     /// What is asked for next.
@@ -97,7 +97,7 @@ struct Readers<'e> {
 struct Flights<'e, F, M> {
     engine: &'e Engine,
     turns: &'e Turns,
-    readers: Readers<'e>,
+    asking: Asking<'e>,
     /// Makes the flow of a fault, or of what another process asks for. It returns whether the thread is to be woken.
     make: M,
     /// Those that wait, in the order in which they began, then room for others.
@@ -125,21 +125,24 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
         (MOST_AT_ONCE, shortest)
     }
 
-    /// Begins what another process asks for, if one does.
-    fn begin_for_reader(&mut self) {
+    /// Begins what another process asks for, if one does. `true`: it is over, and there may be more, of which nobody
+    /// tells this thread.
+    fn begin_for_reader(&mut self) -> bool {
         let thread = signals::thread_id();
-        let readers = &mut self.readers;
-        if readers.is_served {
-            return;
+        let asking = &mut self.asking;
+        if asking.is_served {
+            return false;
         }
-        readers.next = readers.next.or_else(|| readers.listener?.receive().ok()?);
-        readers.may_ask = readers.next.is_some();
-        if let Some(asked) = readers.next
+        asking.next = asking.next.or_else(|| asking.readers?.listener().receive().ok()?);
+        asking.may_ask = asking.next.is_some();
+        if let Some(asked) = asking.next
             && let Some(pass) = self.engine.gate().try_enter(thread)
         {
-            readers.next = None;
+            asking.next = None;
             self.begin(pass, Reported { addr: asked.addr, thread }, Some(asked));
+            return !self.asking.is_served;
         }
+        false
     }
 
     /// Whether a thread has reported this fault already, and still waits for it: a signal, or a tracer, made it touch
@@ -171,7 +174,7 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
         (flight.fault, flight.begun, flight.cpu, flight.is_for_reader) =
             (fault, Instant::now(), cpu::served(), is_for_reader);
         flight.flow.set(Some((self.make)(fault, asked)));
-        self.readers.is_served |= is_for_reader;
+        self.asking.is_served |= is_for_reader;
         self.go_on_with(place)
     }
 
@@ -187,7 +190,7 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
             return None;
         };
         flight.flow.set(None);
-        self.readers.is_served &= !flight.is_for_reader;
+        self.asking.is_served &= !flight.is_for_reader;
         SERVED.set(0); // before the thread goes on
         if wakes {
             wake(self.engine, flight.fault);
@@ -224,7 +227,7 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
     /// Whether a fault waits for what nobody tells this thread.
     fn wait_for_a_turn(&self) -> bool {
         let mut needs = self.all[..self.nr_waiting].iter().map(|flight| flight.need);
-        !self.held_back.is_empty() || self.readers.next.is_some() || needs.any(|need| need == Need::Turn)
+        !self.held_back.is_empty() || self.asking.next.is_some() || needs.any(|need| need == Need::Turn)
     }
 }
 
@@ -237,17 +240,17 @@ fn shorter(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
 pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool, starting: Starting) {
     let _end = EndOnPanic("monitor");
     let turns = Turns::new();
-    let listener = if listens { Listener::new().ok() } else { None };
-    let listener = listener.as_ref();
-    let others = [turns.descriptor(), listener.map(Listener::descriptor)];
+    let readers = if listens { Readers::new() } else { None };
+    let readers = readers.as_ref();
+    let others = [turns.descriptor(), readers.map(|readers| readers.listener().descriptor())];
     let waiter = match Waiter::new(engine.uffd(), stop, others) {
         Ok(waiter) => waiter,
         Err(error) => fatal::die(&format!("waiting for faults: {error}")),
     };
-    let make = |fault, asked: Option<Asked>| resolve_one(engine, fault, asked.zip(listener), Waits::ByTurns(&turns));
+    let make = |fault, asked: Option<Asked>| resolve_one(engine, fault, asked.zip(readers), Waits::ByTurns(&turns));
     let held_back = Vec::with_capacity(MOST_HELD_BACK);
-    let readers = Readers { listener, may_ask: false, next: None, is_served: false };
-    let mut flights = Flights { engine, turns: &turns, readers, make, all: Vec::new(), nr_waiting: 0, held_back };
+    let asking = Asking { readers, may_ask: false, next: None, is_served: false };
+    let mut flights = Flights { engine, turns: &turns, asking, make, all: Vec::new(), nr_waiting: 0, held_back };
     drop(starting);
     let (mut watch_until, mut turn) = (Instant::now(), TURN);
     let mut listens_at = Instant::now();
@@ -272,15 +275,15 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool, starting: Star
         if begun < watch_until && !engine.stopping() {
             folioswap_sys::cpu::yield_now();
         } else {
-            if flights.readers.may_ask {
-                flights.begin_for_reader();
+            if flights.asking.may_ask && flights.begin_for_reader() {
+                continue;
             }
             let moment = flights.wait_for_a_turn().then_some(turn);
             turn = (turn * 2).min(LONGEST_TURN);
             match waiter.wait(moment) {
                 Ok(Woken::Stopped) => return,
                 Ok(Woken::Event) => {}
-                Ok(Woken::Told) => flights.readers.may_ask = true,
+                Ok(Woken::Told) => flights.asking.may_ask = true,
                 Err(error) => fatal::die(&format!("waiting for faults: {error}")),
             }
         }
@@ -298,9 +301,9 @@ fn read(engine: &Engine) -> Option<Reported> {
 
 /// Resolves a fault, or does what another process asks for. Returns whether the thread is to be woken: mapping the
 /// folio woke the threads that waited at that moment, and this fault may have come later.
-async fn resolve_one(engine: &Engine, fault: Reported, asked: Option<(Asked, &Listener)>, waits: Waits<'_>) -> bool {
-    if let Some((asked, listener)) = asked {
-        readers::serve(engine, listener, asked, waits).await;
+async fn resolve_one(engine: &Engine, fault: Reported, asked: Option<(Asked, &Readers)>, waits: Waits<'_>) -> bool {
+    if let Some((asked, readers)) = asked {
+        readers.serve(engine, asked, waits).await;
         return false;
     }
     resolve_for(engine, fault.addr, fault.thread, waits).await || is_told(engine, fault, waits).await
@@ -353,9 +356,9 @@ mod tests {
                 false
             }
         };
-        let readers = Readers { listener: None, may_ask: false, next: None, is_served: false };
+        let asking = Asking { readers: None, may_ask: false, next: None, is_served: false };
         let mut flights =
-            Flights { engine, turns: &turns, readers, make, all: Vec::new(), nr_waiting: 0, held_back: Vec::new() };
+            Flights { engine, turns: &turns, asking, make, all: Vec::new(), nr_waiting: 0, held_back: Vec::new() };
         let begin = |flights: &mut Flights<'_, _, _>, addr| {
             let fault = Reported { addr: addr * PAGE_SIZE, thread: 1 };
             assert!(flights.begin(engine.gate().enter(1), fault, None).is_none());

@@ -7,6 +7,7 @@ pub mod compactor;
 pub mod copy_mapper;
 pub mod demand;
 pub mod frames;
+pub mod hold_counts;
 pub mod kept_copies;
 pub mod lost;
 pub mod map_error;

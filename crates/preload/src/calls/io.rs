@@ -132,7 +132,7 @@ made_both! {
         let pieces = pieces(fd, buffer, len, Pieces::All(Awaits::More(by, fd)));
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         transfer::send(buffer, len, pieces, |at, len, _| unsafe {
-            remote::transfer(fd, len, None, |more| real_write(by, fd, at.byte_add(more), len - more))
+            remote::transfer_to(fd, len, None, |done, len| real_write(by, fd, at.byte_add(done), len))
         })
     }
 }
@@ -144,8 +144,8 @@ made_both! {
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         transfer::send(buffer, len, pieces, |at, len, done| unsafe {
             let offset = offset.wrapping_add(done as i64);
-            remote::transfer(fd, len, Some(offset), |more| {
-                real_pwrite(by, fd, at.byte_add(more), len - more, offset.wrapping_add(more as i64))
+            remote::transfer_to(fd, len, Some(offset), |done, len| {
+                real_pwrite(by, fd, at.byte_add(done), len, offset.wrapping_add(done as i64))
             })
         })
     }

@@ -8,6 +8,8 @@
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use folioswap::Mapping;
+use folioswap_sys::readers::{self, HeldThere};
 use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{own_calls, static_tls};
 use libc::{FILE, PTRACE_TRACEME, iovec, mode_t, pid_t};
@@ -17,6 +19,7 @@ use crate::ground::export::{export, real};
 use crate::ground::real::kernel;
 use crate::ground::{guard, state, waiting};
 use crate::memory::cover::{self, Outcome, repeat, text};
+use crate::memory::held::Held;
 use crate::memory::known;
 
 /// Whether the program may have a file of page tables.
@@ -156,13 +159,49 @@ fn bring_in(process: pid_t, addr: usize, len: usize) -> bool {
     let _guard = guard::enter();
     state::keeping_errno(|| {
         if !is_own(process) {
-            return folioswap_sys::readers::ask(process as u32, addr, len);
+            return readers::ask(process as u32, addr, len);
         }
         state::space().is_some_and(|space| {
             space.touch(addr, len);
             true
         })
     })
+}
+
+/// Whether memory of processes that are run with this one leaves RAM by a copy. The kernel looks up all pages that it
+/// is to write to in a process, and then copies: one of them may have left meanwhile, and with it what is written.
+pub fn may_be_copied() -> bool {
+    state::arena().is_none_or(|arena| arena.mapping() == Mapping::Copy)
+}
+
+/// Memory of a process that stays in RAM until this is dropped, as far as that is possible.
+#[derive(Default)]
+pub struct Kept {
+    _own: Option<Held>,
+    _there: Option<HeldThere>,
+}
+
+impl Kept {
+    /// For a call that writes there, if that is needed ([`may_be_copied`]).
+    pub fn for_write(process: pid_t, addr: usize, len: usize) -> Self {
+        let is_needed = may_be_copied() && !guard::inside();
+        is_needed.then(|| Kept::new(process, addr, len)).flatten().unwrap_or_default()
+    }
+
+    /// Brings it in. `None`: it is not kept.
+    fn new(process: pid_t, addr: usize, len: usize) -> Option<Self> {
+        if is_own(process) {
+            return state::space().map(|_| Kept { _own: Some(Held::new(addr, len)), _there: None });
+        }
+        let _guard = guard::enter();
+        let there = state::keeping_errno(|| HeldThere::new(process as u32, addr, len))?;
+        Some(Kept { _own: None, _there: Some(there) })
+    }
+
+    /// Brings it in, and perhaps keeps it. `None`: the process cannot bring it in.
+    fn brought_in(process: pid_t, addr: usize, len: usize) -> Option<Self> {
+        Kept::new(process, addr, len).or_else(|| bring_in(process, addr, len).then(Kept::default))
+    }
 }
 
 /// Whether a call on a descriptor may have found pages missing, for which it is repeated.
@@ -182,11 +221,12 @@ pub fn transfer(fd: c_int, len: usize, offset: Option<i64>, call: impl Fn(usize)
     }
     let Some(process) = process_of(fd) else { return first };
     let mut done = first.max(0) as usize;
-    // SAFETY: takes no pointers.
-    let position = || unsafe { kernel!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) as usize - done };
-    let start = offset.map_or_else(position, |offset| offset as usize);
+    let start = start_of(fd, offset) - if offset.is_none() { done } else { 0 };
     let mut tries = 0;
-    while done < len && tries < MOST_TRIES && bring_in(process, start + done, (len - done).min(PIECE_BYTES)) {
+    while done < len
+        && tries < MOST_TRIES
+        && let Some(_kept) = Kept::brought_in(process, start + done, (len - done).min(PIECE_BYTES))
+    {
         let result = call(done);
         tries = if result > 0 { 0 } else { tries + 1 };
         done += result.max(0) as usize;
@@ -196,6 +236,37 @@ pub fn transfer(fd: c_int, len: usize, offset: Option<i64>, call: impl Fn(usize)
     }
     state::fail(kept);
     done as isize
+}
+
+/// As [`transfer`], for a call that writes so many bytes from this one on. What it writes is kept in RAM meanwhile.
+pub fn transfer_to(fd: c_int, len: usize, offset: Option<i64>, call: impl Fn(usize, usize) -> isize) -> isize {
+    let Some(process) = written(fd) else { return transfer(fd, len, offset, |done| call(done, len - done)) };
+    let (start, mut done) = (start_of(fd, offset), 0);
+    loop {
+        let piece = PIECE_BYTES.min(len - done);
+        let _kept = Kept::for_write(process, start + done, piece);
+        let place = offset.map(|offset| offset + done as i64);
+        let result = transfer(fd, piece, place, |more| call(done + more, piece - more));
+        if result <= 0 && done == 0 {
+            return result;
+        }
+        done += result.max(0) as usize;
+        if done == len || (result.max(0) as usize) < piece {
+            return done as isize;
+        }
+    }
+}
+
+/// The process whose memory is written by way of a descriptor, if it is to be kept in RAM meanwhile.
+fn written(fd: c_int) -> Option<pid_t> {
+    (known::has_memory_file() && may_be_copied() && !guard::inside()).then(|| process_of(fd))?
+}
+
+/// Where a transfer begins.
+fn start_of(fd: c_int, offset: Option<i64>) -> usize {
+    // SAFETY: takes no pointers.
+    let position = || unsafe { kernel!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) as usize };
+    offset.map_or_else(position, |offset| offset as usize)
 }
 
 /// A list of buffers or ranges, by its address and length.
@@ -228,11 +299,12 @@ pub fn transfer_list(fd: c_int, buffers: List, offset: Option<i64>, call: impl F
     let (Some(process), Some(len)) = (process_of(fd), entries(buffers).map(|list| bytes_of(&list))) else {
         return best;
     };
-    // SAFETY: takes no pointers.
-    let position = || unsafe { kernel!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) as usize - best.max(0) as usize };
-    let start = offset.map_or_else(position, |offset| offset as usize);
+    let start = start_of(fd, offset) - if offset.is_none() { best.max(0) as usize } else { 0 };
     let mut tries = 0;
-    while best < len as isize && tries < MOST_TRIES && bring_in(process, start, len) {
+    while best < len as isize
+        && tries < MOST_TRIES
+        && let Some(_kept) = Kept::brought_in(process, start, len)
+    {
         if offset.is_none() {
             // SAFETY: takes no pointers.
             unsafe { kernel!(libc::SYS_lseek, fd, start, libc::SEEK_SET) };
@@ -245,6 +317,15 @@ pub fn transfer_list(fd: c_int, buffers: List, offset: Option<i64>, call: impl F
         state::fail(kept);
     }
     best
+}
+
+/// The same for a call that writes. What it writes is kept in RAM meanwhile, if the other process permits that.
+pub fn transfer_list_to(fd: c_int, buffers: List, offset: Option<i64>, call: impl Fn() -> isize) -> isize {
+    let _kept = written(fd).map(|process| {
+        let len = entries(buffers).map_or(0, |list| bytes_of(&list));
+        Kept::for_write(process, start_of(fd, offset), len)
+    });
+    transfer_list(fd, buffers, offset, call)
 }
 
 /// What is left of a list of the program's after its first `done` bytes; nothing if that is not readable.
@@ -271,9 +352,7 @@ pub fn transfer_ranges(process: pid_t, buffers: List, ranges: List, call: impl F
         let len = bytes_of(&buffers).min(bytes_of(&ranges));
         while done < len && tries < MOST_TRIES {
             let (buffers, ranges) = (part(&buffers, done, usize::MAX), part(&ranges, done, usize::MAX));
-            if !bring_in_first(process, &ranges, len - done) {
-                break;
-            }
+            let Some(_kept) = bring_in_first(process, &ranges, len - done) else { break };
             let more = call((buffers.as_ptr(), buffers.len()), (ranges.as_ptr(), ranges.len()));
             tries = if more > 0 { 0 } else { tries + 1 };
             done += more.max(0) as usize;
@@ -283,20 +362,27 @@ pub fn transfer_ranges(process: pid_t, buffers: List, ranges: List, call: impl F
     if done > 0 { done as isize } else { result }
 }
 
-/// Has a process bring in what a transfer of so many bytes begins with. `false`: it cannot.
-fn bring_in_first(process: pid_t, ranges: &[iovec], len: usize) -> bool {
+/// Has a process bring in what a transfer of so many bytes begins with, and keep it if that is one range: a process
+/// keeps few. `None`: it cannot.
+fn bring_in_first(process: pid_t, ranges: &[iovec], len: usize) -> Option<Kept> {
     let mut left = len.min(PIECE_BYTES);
-    ranges.iter().all(|range| {
+    if let [range] = ranges {
+        return Kept::brought_in(process, range.iov_base as usize, range.iov_len.min(left));
+    }
+    let are_in = ranges.iter().all(|range| {
         let part = range.iov_len.min(left);
         left -= part;
         part == 0 || bring_in(process, range.iov_base as usize, part)
-    })
+    });
+    are_in.then(Kept::default)
 }
 
 /// A ptrace call that may be for a word of memory.
 pub fn traced<R: Outcome>(what: c_uint, process: pid_t, addr: usize, call: impl Fn() -> R) -> R {
     let is_word =
         matches!(what, libc::PTRACE_PEEKTEXT | libc::PTRACE_PEEKDATA | libc::PTRACE_POKETEXT | libc::PTRACE_POKEDATA);
+    let is_written = is_word && matches!(what, libc::PTRACE_POKETEXT | libc::PTRACE_POKEDATA);
+    let _kept = is_written.then(|| Kept::for_write(process, addr, size_of::<c_long>()));
     let mut tries = 0;
     loop {
         state::fail(0);

@@ -6,10 +6,9 @@
 use std::ffi::{c_int, c_ulong};
 use std::ops::Range;
 
-use folioswap::{Mapping, PAGE_SIZE};
 use libc::{iovec, msghdr, pid_t};
 
-use crate::calls::remote::{self, List};
+use crate::calls::remote::{self, Kept, List};
 use crate::ground::export::{aliases, made, made_both, real};
 use crate::ground::real::{By, kernel, own};
 use crate::ground::{guard, state};
@@ -242,10 +241,9 @@ fn plan(fd: c_int, total: usize, is_received: bool) -> Plan {
     }
 }
 
-/// Whether another process's memory, or this one's, is written where folios are copied. The kernel keeps all pages that
-/// it is to write to, and waits for what it reads: one of them may have left RAM by then.
+/// Whether a process's memory is written where folios are copied.
 fn writes_to_process(fd: c_int, is_received: bool) -> bool {
-    fd == ANOTHER_PROCESS && !is_received && state::arena().is_some_and(|arena| arena.mapping() == Mapping::Copy)
+    fd == ANOTHER_PROCESS && !is_received && remote::may_be_copied()
 }
 
 /// The program's list, or nothing if the kernel cannot take it.
@@ -458,7 +456,7 @@ made_both! {
             if done > 0 && !transfer::goes_on(Awaits::More(by, fd), libc::POLLOUT) {
                 return -1;
             }
-            remote::transfer_list(fd, (list, count as usize), None, || real_writev(by, fd, list, count))
+            remote::transfer_list_to(fd, (list, count as usize), None, || real_writev(by, fd, list, count))
         }) }
     }
 }
@@ -478,7 +476,7 @@ made_both! {
         // SAFETY: as above.
         unsafe { send(fd, list, count, |list, count, done| {
             let offset = offset.wrapping_add(done as i64);
-            remote::transfer_list(fd, (list, count as usize), Some(offset), || real_pwritev(by, fd, list, count, offset))
+            remote::transfer_list_to(fd, (list, count as usize), Some(offset), || real_pwritev(by, fd, list, count, offset))
         }) }
     }
 }
@@ -503,7 +501,7 @@ made_both! {
         unsafe { send(fd, list, count, |list, count, done| {
             let offset = offset_after(offset, done);
             let place = (offset != -1).then_some(offset);
-            remote::transfer_list(fd, (list, count as usize), place, || match by {
+            remote::transfer_list_to(fd, (list, count as usize), place, || match by {
                 By::Name => PWRITEV2.get()(fd, list, count, offset, flags),
                 By::Number => kernel!(libc::SYS_pwritev2, fd, list, count, offset, 0, flags) as isize,
             })
@@ -519,9 +517,8 @@ fn repeat_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: impl 
     remote::transfer_ranges(pid, local, ranges, call)
 }
 
-/// The same for a call that writes. Where folios are copied ([`writes_to_process`]) it writes to one page at a time,
-/// from a buffer that is present, and this process's own page is held. Another's may still leave RAM between the
-/// kernel's two steps.
+/// The same for a call that writes. Where folios are copied it writes to pieces that are kept in RAM, from buffers that
+/// are present.
 fn write_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: impl Fn(List, List) -> isize) -> isize {
     let rest = if writes_to_process(ANOTHER_PROCESS, false) { remote::rest(ranges, done) } else { Vec::new() };
     if rest.is_empty() {
@@ -529,14 +526,12 @@ fn write_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: impl F
     }
     // SAFETY: the list of the transfer.
     let local = unsafe { buffers(local.0, local.1) };
-    let (total, is_own) = (bytes_of(local).min(bytes_of(&rest)), remote::is_own(pid));
+    let total = bytes_of(local).min(bytes_of(&rest));
     let mut written = 0;
     while written < total {
-        let mut to = part(&rest, written, PAGE_SIZE.min(total - written))[0];
-        let at = to.iov_base as usize;
-        to.iov_len = to.iov_len.min(PAGE_SIZE - at % PAGE_SIZE);
+        let to = part(&rest, written, MOST_STREAM_BYTES.min(total - written))[0];
         let from = part(local, written, to.iov_len);
-        let _held = is_own.then(|| Held::new(at, to.iov_len));
+        let _kept = Kept::for_write(pid, to.iov_base as usize, to.iov_len);
         let result = remote::transfer_ranges(pid, (from.as_ptr(), from.len()), (&raw const to, 1), &call);
         if result < 0 && written == 0 {
             return result;

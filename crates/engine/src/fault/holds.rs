@@ -1,0 +1,107 @@
+//! Holds: memory that stays in RAM because a call or a device uses it. A hold keeps all resident folios of its blocks,
+//! and holds of one block are counted ([`HoldCounts`](crate::memory::hold_counts::HoldCounts)). A block is pinned and
+//! unpinned under its own lock.
+
+use std::ops::Range;
+
+use folioswap_core::{BLOCK_BYTES, BlockId, List, State};
+use folioswap_sys::signals;
+
+use crate::engine::Engine;
+use crate::fault::touch::bring_in;
+use crate::memory::table::{blocks_of, pages_in};
+use crate::process::turns::{Waits, asleep};
+
+/// The blocks of a range that are managed.
+pub(crate) fn open_blocks(engine: &Engine, range: &Range<usize>) -> Vec<BlockId> {
+    blocks_of(range).map(BlockId::from_index).filter(|&block| engine.table().is_open(block)).collect()
+}
+
+/// Brings a range in and holds it, unless more than `most_bytes` would be held in all: then nothing is held, and the
+/// result is `None`. Each block counts as a whole, and once. `false`: some content could not be read; the hold stands
+/// nevertheless.
+pub(crate) fn hold(engine: &Engine, range: &Range<usize>, most_bytes: u64) -> Option<bool> {
+    let blocks = open_blocks(engine, range);
+    {
+        let _blocked = signals::block_all();
+        if !engine.holds().add(&blocks, most_bytes) {
+            return None;
+        }
+    }
+    let thread = signals::thread_id();
+    let is_lost = |&&block: &&BlockId| {
+        let _blocked = signals::block_all();
+        !bring_in_held(engine, block, &pages_in(block, range), thread)
+    };
+    Some(blocks.iter().filter(is_lost).count() == 0)
+}
+
+/// Brings pages of a block in, and pins the block, which is held. `false`: some content is lost.
+fn bring_in_held(engine: &Engine, id: BlockId, pages: &Range<usize>, thread: u32) -> bool {
+    let all_in = bring_in(engine, id, pages, thread);
+    {
+        let _pass = engine.gate().enter(thread);
+        asleep(pin(engine, id, Waits::Asleep));
+    }
+    bring_in(engine, id, pages, thread) && all_in // what has left again meanwhile
+}
+
+/// Pins a block, unless it was unmapped meanwhile. What comes in then stays. Inside the gate.
+pub(crate) async fn pin(engine: &Engine, id: BlockId, waits: Waits<'_>) {
+    if engine.table().has(id) {
+        let mut block = engine.lock_for(id, waits).await;
+        block.pinned |= engine.table().is_open(id);
+    }
+}
+
+/// Ends a hold of a program's thread.
+pub(crate) fn release(engine: &Engine, range: &Range<usize>) {
+    let _blocked = signals::block_all(); // a signal handler might touch the block
+    asleep(release_for(engine, range, Waits::Asleep));
+}
+
+/// Ends a hold, for a flow that waits in its own way.
+pub(crate) async fn release_for(engine: &Engine, range: &Range<usize>, waits: Waits<'_>) {
+    for block in blocks_of(range).map(BlockId::from_index) {
+        if engine.holds().subtract(block) {
+            unpin(engine, block, waits).await;
+        }
+    }
+}
+
+/// Ends the holds of blocks of which nothing stays managed.
+pub(crate) fn forget(engine: &Engine, range: &Range<usize>) {
+    let _blocked = signals::block_all();
+    let mut counts = engine.holds().pause();
+    if counts.is_empty() {
+        return;
+    }
+    let whole = range.start.div_ceil(BLOCK_BYTES)..range.end / BLOCK_BYTES;
+    let held: Vec<_> = counts.keys().copied().filter(|block| whole.contains(&block.index())).collect();
+    for block in &held {
+        counts.remove(block);
+    }
+    drop(counts);
+    held.into_iter().for_each(|block| asleep(unpin(engine, block, Waits::Asleep)));
+}
+
+/// Unpins a block that was held. Signals are blocked.
+pub(crate) async fn unpin(engine: &Engine, id: BlockId, waits: Waits<'_>) {
+    let thread = signals::thread_id();
+    let _pass = waits.until(|| engine.gate().enter(thread), || engine.gate().try_enter(thread)).await;
+    if !engine.table().has(id) {
+        return;
+    }
+    let mut block = engine.lock_for(id, waits).await;
+    if engine.holds().pause().contains_key(&id) {
+        return; // held again meanwhile
+    }
+    block.pinned = false;
+    for index in 0..block.nr_folios() {
+        if let State::Resident(frame) = block.state(index)
+            && engine.ram().zone(frame).list(frame).is_none()
+        {
+            engine.ram().put(frame, List::Active); // reclaim took it off its list while pinned
+        }
+    }
+}
