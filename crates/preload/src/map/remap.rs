@@ -198,10 +198,13 @@ fn resize(space: &RawSpace, request: &Request) -> io::Result<usize> {
     }
     let last = old.end - PAGE_SIZE..old.end;
     if space.has_locked(&last) {
-        // What grows is locked too. The kernel fills it at once, and it is not managed.
-        let ranges = Relocation { from: old.clone(), new_len: *new_len, alike: true, replaced: &[], keeps_old: false };
+        // What grows is locked too. The kernel fills it at once, and it is not managed: nor is the page that it joins
+        // meanwhile, which is in RAM. Other threads may use the mapping.
+        space.touch(last.start, PAGE_SIZE);
+        let new_len = PAGE_SIZE + new_len - old.len();
+        let ranges = Relocation { from: last.clone(), new_len, alike: true, replaced: &[], keeps_old: false };
         // SAFETY: nothing is replaced, and nothing moves.
-        return unsafe { space.relocate(ranges, || request.call(0, 0)) };
+        return unsafe { space.relocate(ranges, || request.grow(space).map(|_| last.start)) }.map(|_| old.start);
     }
     let grown = request.grow(space);
     if grown.is_ok() && !space.managed_parts(last).is_empty() {
