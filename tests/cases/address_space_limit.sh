@@ -1,6 +1,6 @@
 #!/bin/bash
 # EXPECT: exit 0, last line "ok"
-# BUDGETS: 32M 64M
+# BUDGETS: 32M
 # A user's limit of addresses (ulimit -v) leaves the program room for its data, but for little more, or somebody says
 # that it does not; or the program sets RLIMIT_AS or RLIMIT_DATA itself, and then what is too large fails as it should
 # and the rest goes on.

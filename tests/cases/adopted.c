@@ -1,5 +1,5 @@
 // EXPECT: exit 0, last line "ok"
-// BUDGETS: 32M 64M
+// BUDGETS: 24M
 // What a program has before its memory runs short is as it was afterwards, and is limited too.
 #define _GNU_SOURCE
 #include <errno.h>

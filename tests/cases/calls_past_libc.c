@@ -1,4 +1,5 @@
 // EXPECT: exit 0, last line "ok"
+// BUDGETS: 96M
 // Memory calls by an inline `syscall` instruction: madvise of each kind that drops, munmap, mmap and mremap over what
 // is there, mprotect. What is read afterwards is what the kernel shows: zeros, or what was there, and no old byte.
 #define _GNU_SOURCE

@@ -1,5 +1,5 @@
 // EXPECT: exit 0, last line "ok"
-// BUDGETS: 24M 96M
+// BUDGETS: 24M
 /* Calls that find something in memory to which words of their structures point, and that is out of RAM: elements of a
    BPF queue, taken once; ids for clone3; many words of a futex_waitv; the policy of an address; registers by ptrace. */
 #define _GNU_SOURCE
@@ -23,11 +23,12 @@
 #include <time.h>
 #include <unistd.h>
 #define M (1ul << 20)
+#define COLD (64 * M)
 #define CHECK(x) do { if (!(x)) { printf("FAIL line %d: %s (errno %d)\n", __LINE__, #x, errno); exit(1); } } while (0)
 enum { FUTEX_WAITV_CALL = 449, WORD_OF_32 = 2 };
 static char *a, *cold;
 static void out(void) {
-    for (size_t i = 0; i < 200 * M; i += 4096)
+    for (size_t i = 0; i < COLD; i += 4096)
         cold[i]++;
     madvise(a, 64 * M, MADV_PAGEOUT);
 }
@@ -173,7 +174,7 @@ static void registers(void) {
 }
 int main(void) {
     a = mmap(0, 64 * M, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    cold = mmap(0, 200 * M, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cold = mmap(0, COLD, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(a != MAP_FAILED && cold != MAP_FAILED);
     memset(a, 0, 64 * M);
     queue();

@@ -1,5 +1,5 @@
 // EXPECT: exit 0, last line "ok"
-// BUDGETS: 48M 96M
+// BUDGETS: 48M
 // A database's snapshot in the background: a child writes the table of the moment of the fork to a file, straight from
 // memory, and its parent changes records in what is written already and in what is not. The file must have the old
 // records, the parent the new ones. The snapshots follow each other, each from a table that the last one shared.

@@ -1,4 +1,5 @@
 // EXPECT: exit 0, last line "ok 7d368593fc5b8033"
+// BUDGETS: 96M
 // LIMIT_S: 300
 // NEEDS: move
 // io_uring by raw system calls reads and writes memory that is cold, and, if 64 MiB may be registered, fixed

@@ -1,13 +1,12 @@
 // EXPECT: exit 0, last line "ok"
 // BUDGETS: 96M
-// ARGS: 68
 // ARGS: 64 68
-/* 140,000 mappings, more than vm.max_map_count permits apart. The kernel makes one of them. Every fourth is used. */
+/* 90,000 mappings, more than vm.max_map_count permits apart. The kernel makes one of them. Every fourth is used. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { NR_MAPPINGS = 140000 };
+enum { NR_MAPPINGS = 90000 };
 
 static char byte_of(int number) { return (char)(number % 251 + 1); }
 

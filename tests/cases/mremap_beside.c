@@ -1,5 +1,5 @@
 // RUN: gcc -O2 -g -pthread -o mremap_beside mremap_beside.c && ./mremap_beside    EXPECT: exit 0
-// BUDGETS: 16M 96M 160M
+// BUDGETS: 16M 160M
 // MAPPERS: move copy
 // LIMIT_S: 120
 /* Memory is moved to and fro (MREMAP_DONTUNMAP) while other threads read both places. They find the number of the page,
@@ -15,7 +15,7 @@
 
 #define PAGE 4096ul
 #define PAGES 5000ul
-#define ROUNDS 30
+#define ROUNDS 14
 #define READERS 2
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP 4

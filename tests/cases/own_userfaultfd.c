@@ -1,4 +1,5 @@
 // EXPECT: exit 0, last line "ok ac3c4fe7b5c3da70"
+// BUDGETS: 96M
 // NEEDS: root
 // LIMIT_S: 300
 // A program uses userfaultfd on a mapping of its own, next to 300 MiB of heap: a thread of it serves 4 KiB pages with

@@ -6,7 +6,7 @@
 #include "check.h"
 #include <time.h>
 
-enum { SECONDS = 6, LEN = 16 << 10, ROUNDS = 30 };
+enum { SECONDS = 3, LEN = 16 << 10, ROUNDS = 30 };
 static char *base;
 static volatile int is_over, unmaps;
 static const int anonymous_flags = MAP_PRIVATE | MAP_ANONYMOUS;
