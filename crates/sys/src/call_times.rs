@@ -15,7 +15,7 @@ const RW: c_int = libc::PROT_READ | libc::PROT_WRITE;
 const LENGTHS: [usize; 3] = [PAGE, 2 << 20, 1 << 30];
 
 /// Advice, by name.
-const ADVICE: [(&str, c_int); 18] = [
+const ADVICE: [(&str, c_int); 16] = [
     ("normal", libc::MADV_NORMAL),
     ("random", libc::MADV_RANDOM),
     ("sequential", libc::MADV_SEQUENTIAL),
@@ -24,7 +24,6 @@ const ADVICE: [(&str, c_int); 18] = [
     ("dontneed_locked", libc::MADV_DONTNEED_LOCKED),
     ("free", libc::MADV_FREE),
     ("cold", libc::MADV_COLD),
-    ("pageout", libc::MADV_PAGEOUT),
     ("hugepage", libc::MADV_HUGEPAGE),
     ("nohugepage", libc::MADV_NOHUGEPAGE),
     ("collapse", libc::MADV_COLLAPSE),
@@ -32,7 +31,6 @@ const ADVICE: [(&str, c_int); 18] = [
     ("populate_write", libc::MADV_POPULATE_WRITE),
     ("dontfork", libc::MADV_DONTFORK),
     ("dofork", libc::MADV_DOFORK),
-    ("wipeonfork", libc::MADV_WIPEONFORK),
     ("dontdump", libc::MADV_DONTDUMP),
 ];
 
@@ -94,26 +92,37 @@ pub fn measure(first: usize, mut each: impl FnMut(CallTime)) {
         // SAFETY: a new mapping, which stays.
         unsafe { libc::mmap(null_mut(), first, RW, flags, -1, 0) };
     }
-    for bytes in LENGTHS {
-        for is_filled in [false, true] {
-            let mut time = |call: &str, prepare: &dyn Fn(&mut Mapping), work: &dyn Fn(&mut Mapping)| {
-                let nanoseconds = median(bytes, is_filled, prepare, work);
-                each(CallTime { call: call.into(), bytes, is_filled, nanoseconds });
-            };
-            mappings(&mut time);
-            for (name, advice) in ADVICE {
-                // SAFETY: the range is a mapping of this file's, and nobody relies on its content.
-                time(&format!("madvise_{name}"), &nothing, &|at| unsafe {
-                    _ = libc::madvise(at.ptr(), at.len, advice)
+    let mut time_all = |calls: &dyn Fn(&mut Time<'_>)| {
+        for bytes in LENGTHS {
+            for is_filled in [false, true] {
+                calls(&mut |call, prepare, work| {
+                    let nanoseconds = median(bytes, is_filled, prepare, work);
+                    each(CallTime { call: call.into(), bytes, is_filled, nanoseconds });
                 });
             }
         }
-    }
+    };
+    time_all(&|time| {
+        mappings(time);
+        ADVICE.iter().for_each(|&(name, advice)| time_advice(time, name, advice));
+    });
+    // The last ones: a program that makes them has all its memory managed from then on.
+    time_all(&|time| {
+        // SAFETY: a mapping of this file's; what is locked is unlocked when it is unmapped.
+        time("mlock", &nothing, &|at| unsafe { _ = libc::mlock(at.ptr(), at.len) });
+        time_advice(time, "wipeonfork", libc::MADV_WIPEONFORK);
+        time_advice(time, "pageout", libc::MADV_PAGEOUT);
+    });
 }
 
 fn nothing(_: &mut Mapping) {}
 
 type Time<'t> = dyn FnMut(&str, &dyn Fn(&mut Mapping), &dyn Fn(&mut Mapping)) + 't;
+
+fn time_advice(time: &mut Time<'_>, name: &str, advice: c_int) {
+    // SAFETY: the range is a mapping of this file's, and nobody relies on its content.
+    time(&format!("madvise_{name}"), &nothing, &|at| unsafe { _ = libc::madvise(at.ptr(), at.len, advice) });
+}
 
 /// Calls that change mappings.
 fn mappings(time: &mut Time<'_>) {
@@ -134,8 +143,6 @@ fn mappings(time: &mut Time<'_>) {
     time("mprotect_write", &|at| protect(at, libc::PROT_READ), &|at| protect(at, RW));
     time("mremap_grow", &nothing, &|at| remap(at, 2 * at.len));
     time("mremap_shrink", &nothing, &|at| remap(at, (at.len / 2).max(PAGE)));
-    // SAFETY: as above; memory that is locked is unlocked when it is unmapped.
-    time("mlock", &nothing, &|at| unsafe { _ = libc::mlock(at.ptr(), at.len) });
     // SAFETY: the child ends at once.
     time("fork", &nothing, &|_| unsafe {
         let child = libc::fork();

@@ -433,6 +433,9 @@ export! {
         state::as_the_kernel(|| {
             // SAFETY: passes the caller's arguments on unchanged.
             let call = || unsafe { kernel!(libc::SYS_mremap, addr, old_len, new_len, flags, target) as *mut c_void };
+            if pages(new_len) == pages(old_len) && flags & !libc::MREMAP_MAYMOVE == 0 {
+                return call(); // it stays as it is
+            }
             let last = (addr as usize).saturating_add(pages(old_len)).saturating_sub(PAGE_SIZE);
             if adopt::lacks_room(new_len.saturating_sub(old_len))
                 && (state::overlaps(last, 1) || known::ordinary().overlaps(&(last..last + PAGE_SIZE)))
