@@ -2,7 +2,8 @@
 # EXPECT: exit 0, last line "ok"
 # BUDGETS: 24M
 # Functions of the C library that are found by a handle of it, as run times for other languages do: what they do with
-# memory is known. Likewise a function of a library that calls the C library's own, and a block from `__libc_malloc`.
+# memory is known. Likewise a function of a library that calls the C library's own, a block from `__libc_malloc`, and
+# what a library finds behind itself (RTLD_NEXT).
 set -e
 cases=$(dirname "$(realpath "$0")")
 folder=$(mktemp -d)
@@ -21,7 +22,7 @@ ssize_t read(int fd, void *buffer, size_t len) {
     return next(fd, buffer, len);
 }
 C
-cat > main.c <<'C'
+cat > use.c <<'C'
 #include "cold.h"
 #include <dlfcn.h>
 #include <malloc.h>
@@ -29,8 +30,9 @@ void *__libc_malloc(size_t);
 static void *library;
 #define FOUND(name) ((__typeof__(&name))dlsym(library, #name))
 static void on_bus(int number) { (void)number; }
-int main(void) {
-    library = dlopen("libc.so.6", RTLD_NOW);
+int use(int is_next) {
+    library = is_next ? RTLD_NEXT : dlopen("libc.so.6", RTLD_NOW);
+    CHECK(!dlsym(library, "no_such_function") && dlerror(), "no error");
     char *text = strdup("a text"), *content = __libc_malloc(100);
     FOUND(free)(text);
     for (size_t size = 10; size < 4 * MIB; size *= 20) {
@@ -64,6 +66,30 @@ int main(void) {
     DONE;
 }
 C
+cat > by_handle.c <<'C'
+#include <dlfcn.h>
+int main(int count, char **unused) {
+    (void)unused;
+    void *library = dlopen("./libuse.so", RTLD_NOW);
+    return !library || ((int (*)(int))dlsym(library, "use"))(count > 1);
+}
+C
+cat > linked.c <<'C'
+int use(int);
+int main(void) { return use(1); }
+C
+cat > between.c <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/types.h>
+int nr_reads;
+ssize_t read(int fd, void *buffer, size_t len) {
+    static ssize_t (*next)(int, void *, size_t);
+    if (!next) next = (ssize_t (*)(int, void *, size_t))dlsym(RTLD_NEXT, "read");
+    nr_reads++;
+    return next(fd, buffer, len);
+}
+C
 cat > counts.c <<'C'
 #include "cold.h"
 extern int nr_reads;
@@ -78,8 +104,15 @@ int main(void) {
     DONE;
 }
 C
-gcc -O1 -I"$cases" main.c -o main
-gcc -shared -fPIC -O1 -o libcounting.so counting.c
-gcc -O1 -I"$cases" counts.c -o counts -L. -lcounting -Wl,-rpath,"$folder"
-./main > out || { cat out; exit 1; }
-./counts
+gcc -shared -fPIC -O1 -I"$cases" -o libuse.so use.c
+gcc -O1 by_handle.c -o by_handle
+gcc -O1 linked.c -o linked -L. -luse -Wl,-rpath,"$folder"
+for program in ./by_handle "./by_handle next" ./linked; do
+    $program > out || { echo "$program"; cat out; exit 1; }
+done
+for library in counting between; do
+    gcc -shared -fPIC -O1 -o lib$library.so $library.c
+    gcc -O1 -I"$cases" counts.c -o counts_$library -L. -l$library -Wl,-rpath,"$folder"
+    ./counts_$library > out || { echo "$library"; cat out; exit 1; }
+done
+echo ok

@@ -7,7 +7,7 @@ use libc::Lmid_t;
 
 use crate::calls::process;
 use crate::ground::export::real;
-use crate::ground::real::instead_of_found;
+use crate::ground::real::{instead_of_found, is_own};
 use crate::ground::{c_library, guard};
 
 type Text = *const c_char;
@@ -146,25 +146,58 @@ const ALLOCATION: [&CStr; 12] = [
     c"malloc_trim",
 ];
 
+/// What is found in place of a function of the C library: this library's, as for who calls it by name. Run times for
+/// other languages find them so, and libraries that look behind themselves.
+unsafe extern "C" fn instead(name: Text, found: *mut c_void) -> *mut c_void {
+    if found.is_null() || guard::inside() {
+        return found;
+    }
+    // SAFETY: the name of the caller's call, a C string.
+    let name = unsafe { CStr::from_ptr(name) };
+    match ALLOCATION.contains(&name) && c_library::has_other_malloc() {
+        true => found,
+        false => instead_of_found(name, found),
+    }
+}
+
+/// Finds a symbol of one library and those that it needs.
+unsafe extern "C" fn find_in(library: *mut c_void, name: Text) -> *mut c_void {
+    // SAFETY: the caller's call.
+    unsafe { instead(name, FIND.get()(library, name)) }
+}
+
 extern "C" fn before_find() -> *const c_void {
     FIND.get() as *const c_void
 }
 
-/// Finds a symbol of one library and those that it needs. Of the C library these are this library's functions, as for
-/// who calls them by name: run times for other languages do so.
-unsafe extern "C" fn find_in(library: *mut c_void, name: Text) -> *mut c_void {
-    // SAFETY: the caller's call, whose name is a C string.
-    unsafe {
-        let found = FIND.get()(library, name);
-        if found.is_null() || guard::inside() {
-            return found;
-        }
-        let name = CStr::from_ptr(name);
-        match ALLOCATION.contains(&name) && c_library::has_other_malloc() {
-            true => found,
-            false => instead_of_found(name, found),
-        }
+/// An instruction of the caller's library that returns: through it dlsym, which looks behind that library, comes back
+/// here. 0: what is found is not looked at.
+extern "C" fn way_back(library: *mut c_void, name: Text, caller: usize) -> usize {
+    const RETURN: u8 = 0xc3;
+    unsafe extern "C" {
+        #[link_name = "__ehdr_start"]
+        static START: u8;
+        #[link_name = "_etext"]
+        static END: u8;
     }
+    let is_own_call = (&raw const START as usize..&raw const END as usize).contains(&caller);
+    if library != libc::RTLD_NEXT || is_own_call || guard::inside() {
+        return 0;
+    }
+    let _guard = guard::enter();
+    // SAFETY: the name of the caller's call, a C string.
+    if !is_own(unsafe { CStr::from_ptr(name) }) {
+        return 0;
+    }
+    let mut found = None;
+    c_library::each_object(|object| {
+        let Some(code) = object.parts(libc::PT_LOAD).find(|segment| segment.contains(&caller)) else { return false };
+        // SAFETY: code of a loaded library.
+        let bytes = unsafe { std::slice::from_raw_parts(code.start as *const u8, code.len()) };
+        found = bytes.iter().position(|&byte| byte == RETURN).map(|at| code.start + at);
+        true
+    });
+    found.unwrap_or(0)
 }
 
 /// Finds a symbol: after the caller's library, or in all (the two special handles), or in one ([`find_in`]).
@@ -179,11 +212,33 @@ pub unsafe extern "C" fn dlsym(library: *mut c_void, name: Text) -> *mut c_void 
         "push rsi",
         "sub rsp, 8",
         "call {before}",
-        "add rsp, 8",
+        "mov [rsp], rax",
+        "mov rsi, [rsp + 8]",
+        "mov rdi, [rsp + 16]",
+        "mov rdx, [rsp + 24]", // the return address
+        "call {way_back}",
+        "pop r11",
         "pop rsi",
         "pop rdi",
-        "jmp rax",
+        "test rax, rax",
+        "jnz 2f",
+        "jmp r11",
+        "2:",
+        "push rsi",
+        "push rsi",
+        "lea rcx, [rip + 3f]",
+        "push rcx",
+        "push rax",
+        "jmp r11",
+        "3:",
+        "pop rdi",
+        "mov rsi, rax",
+        "call {instead}",
+        "add rsp, 8",
+        "ret",
         find_in = sym find_in,
         before = sym before_find,
+        way_back = sym way_back,
+        instead = sym instead,
     )
 }

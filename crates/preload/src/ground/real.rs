@@ -113,6 +113,11 @@ fn look_up(name: &CStr, objects: Option<&Objects>) -> *mut c_void {
     if found.is_null() && name != DLSYM.0 { unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } } else { found }
 }
 
+/// Whether this library has a function of this name for programs.
+pub fn is_own(name: &CStr) -> bool {
+    Objects::loaded().own(name).is_some()
+}
+
 /// This library's function in place of the C library's, which was found by this name, but not in the loader's order.
 /// Another library's may come between the two, and look for the C library's to call that: then it stays.
 pub fn instead_of_found(name: &CStr, found: *mut c_void) -> *mut c_void {
