@@ -207,7 +207,7 @@ fn begin(arena: Arena) {
     }
     PRIVATE.leave_out_of_dumps();
     limits::keep_room_at_start();
-    state::adopt(arena);
+    state::adopt(arena).ask_when_stuck(threads::release_when_stuck);
     program_heap::prepare();
     state::set_phase(Phase::Managed);
     known::note_all_open();

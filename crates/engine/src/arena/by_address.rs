@@ -443,6 +443,12 @@ impl RawSpace {
         self.with(move |engine| holds::hold(engine, &(addr..addr + len), most_bytes))
     }
 
+    /// Has this called on a thread of the engine's, which holds no lock, when no more memory can leave RAM: it releases
+    /// holds that are over, and returns whether there were any. The first such function stays.
+    pub fn ask_when_stuck(&self, let_go: fn() -> bool) {
+        self.engine.ram().demand().ask_when_stuck(let_go);
+    }
+
     /// Ends a hold.
     ///
     /// # Safety

@@ -21,6 +21,7 @@ pub(crate) struct Demand {
     nr_awaited: AtomicUsize,
     begin: OnceLock<Begin>,
     begins_when_short: AtomicBool,
+    let_go: OnceLock<fn() -> bool>,
     lacks_reclaim: AtomicBool,
     reclaims: AtomicBool,
 }
@@ -77,6 +78,16 @@ impl Demand {
     pub fn begin_when_short(&self, begin: Begin) {
         let _ = self.begin.set(begin); // the parent's parent may have set the same
         self.begins_when_short.store(true, Ordering::Relaxed);
+    }
+
+    /// What is asked to release holds that are over, when nothing else can be freed. Returns whether it did.
+    pub fn ask_when_stuck(&self, let_go: fn() -> bool) {
+        let _ = self.let_go.set(let_go); // the parent's
+    }
+
+    /// Releases holds that are over. `false`: there were none.
+    pub fn let_go(&self) -> bool {
+        self.let_go.get().is_some_and(|let_go| let_go())
     }
 
     /// Notes that no thread reclaims: whoever needs frames has to.

@@ -30,6 +30,9 @@ type Writes<'t> = Transfers<Outgoing<'t>>;
 /// Pause before a retry when the blocks of written folios are locked by others.
 const UNSETTLED: Duration = Duration::from_millis(1);
 
+/// Pause before another look for holds that are over.
+const STUCK: Duration = Duration::from_millis(100);
+
 /// Most threads that compress at once.
 const MOST_THREADS: usize = 16;
 
@@ -82,7 +85,10 @@ pub(crate) fn run(engine: &Engine, place: ReclaimThread, has_begun: impl FnOnce(
     let mut measured = Instant::now();
     while !engine.stopping() {
         let seen = engine.ram().reclaim_wanted().now();
-        reclaim(engine, &mut writes, thread, place);
+        let is_stuck = reclaim(engine, &mut writes, thread, place) && place.is_first();
+        if is_stuck && engine.ram().demand().let_go() {
+            continue;
+        }
         if place.is_first() && measured.elapsed() > MEASURE_EVERY {
             // For the statistics only. Kernels before 6.7 cannot measure this.
             let _ = engine.measure();
@@ -92,6 +98,7 @@ pub(crate) fn run(engine: &Engine, place: ReclaimThread, has_begun: impl FnOnce(
         match unsettled {
             _ if engine.stopping() => {}
             true => engine.ram().reclaim_wanted().wait_for(seen, UNSETTLED),
+            false if is_stuck => engine.ram().reclaim_wanted().wait_for(seen, STUCK),
             false => engine.ram().reclaim_wanted().wait(seen),
         }
     }
@@ -101,8 +108,8 @@ pub(crate) fn run(engine: &Engine, place: ReclaimThread, has_begun: impl FnOnce(
 }
 
 /// Reclaims until the zone has as many frames available as the high watermark and those that faults wait for, or
-/// nothing more can be done.
-fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: ReclaimThread) {
+/// nothing more can be done. Returns whether it has fewer.
+fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: ReclaimThread) -> bool {
     let zone = &engine.ram().zones().all()[place.zone];
     let mut stuck = 0;
     let mut looks_at_stock = place.is_first();
@@ -138,13 +145,14 @@ fn reclaim<'e>(engine: &'e Engine, writes: &mut Writes<'e>, thread: u32, place: 
                 finish(engine, writes, false);
             }
             Step::Stuck if writes.nr_in_flight() > 0 => finish(engine, writes, true),
-            Step::Stuck if !is_short || stuck > 3 => return,
+            Step::Stuck if !is_short || stuck > 3 => return is_short,
             Step::Stuck => {
                 stuck += 1;
                 folioswap_sys::cpu::yield_now();
             }
         }
     }
+    false
 }
 
 /// Whether a zone has fewer frames available than its high watermark.

@@ -3,7 +3,7 @@
 //! The upper part of a stack that the program supplies is held in RAM from before the thread starts until it has
 //! certainly ended: the kernel writes to the C library's data there at any time, and the thread uses some of it before
 //! its faults can be handled. No code of this library runs last in a thread, so the kernel is asked which threads have
-//! ended when the next one is created or joined. The C library's description of a thread, at the top, stays until the
+//! ended when the next one is created or joined, or when no memory can leave RAM. The C library's description of a thread, at the top, stays until the
 //! thread is joined: other threads that end or fork write to it.
 
 use std::ffi::{c_int, c_void};
@@ -83,6 +83,11 @@ impl HeldStack {
             pages.drain(..pages.len().saturating_sub(nr_left));
         }
         false
+    }
+
+    /// Its pages that stay in RAM, or blocks.
+    fn nr_kept(&self) -> usize {
+        if let Kept::Pages(pages) = &self.kept { pages.len() } else { 1 }
     }
 
     fn has_ended(&self) -> bool {
@@ -216,6 +221,18 @@ unsafe fn stack_len(attributes: *const pthread_attr_t) -> usize {
 /// Releases the stacks of threads that have ended.
 fn release_ended() {
     release(HeldStack::is_over);
+}
+
+/// The same for a thread of the engine's, when no memory can leave RAM. A thread that forks may wait for that thread.
+pub fn release_when_stuck() -> bool {
+    let (Some(space), Some(mut stacks)) = (state::space(), HELD.try_lock()) else { return false };
+    let nr_kept = |stacks: &Vec<HeldStack>| stacks.iter().map(HeldStack::nr_kept).sum::<usize>();
+    let before = nr_kept(&stacks);
+    let over: Vec<_> = stacks.extract_if(.., HeldStack::is_over).collect();
+    let is_less = nr_kept(&stacks) < before;
+    drop(stacks);
+    over.into_iter().for_each(|stack| stack.release(space));
+    is_less
 }
 
 /// Releases the stacks of a thread that was not made.

@@ -27,6 +27,12 @@ impl<T> Lock<T> {
         let guard = guard::enter();
         Locked { value: self.0.lock().expect("nothing panics under this lock"), _guard: guard }
     }
+
+    /// `None`: another thread holds it.
+    pub fn try_lock(&'static self) -> Option<Locked<T>> {
+        let guard = guard::enter();
+        Some(Locked { value: self.0.try_lock().ok()?, _guard: guard })
+    }
 }
 
 impl<T> Deref for Locked<T> {
