@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Lets others run. Not the C library's call, which a filter of the program's may refuse.
@@ -54,10 +55,12 @@ pub fn stay_on(cpu: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// CPUs that this process may use; at least 1.
+/// CPUs that this process could use when it first asked, or its parent; at least 1. Later it may have a seccomp filter
+/// that refuses to ask.
 #[must_use]
 pub fn nr_cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+    static NR: OnceLock<usize> = OnceLock::new();
+    *NR.get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
 }
 
 /// Makes the calling thread SCHED_BATCH: when woken it does not preempt the running thread. Failure is ignored.

@@ -7,6 +7,7 @@ use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::check;
 use crate::unallocated::{paths_in, real_path};
@@ -20,20 +21,47 @@ const VIRTUAL: [&str; 6] = ["QEMU", "VMware", "Msft", "Google", "VBOX", "ORACLE"
 /// How deep devices may be stacked.
 pub(crate) const DEPTH: usize = 8;
 
+/// The number of the disk that was asked about last, and the answer. A forked child asks about the same, and may have a
+/// seccomp filter that refuses to read.
+struct Last(AtomicU64);
+
+impl Last {
+    const fn new() -> Self {
+        Last(AtomicU64::new(0))
+    }
+
+    /// `ask` gives the answer for a disk's directory.
+    fn of(&self, fd: RawFd, ask: impl FnOnce(&Path) -> u32) -> u32 {
+        let Some(device) = number(fd) else { return 0 };
+        let name = u64::from(libc::major(device)) << 20 | u64::from(libc::minor(device)) & 0xf_ffff;
+        let kept = self.0.load(Ordering::Relaxed);
+        if name != 0 && kept >> u32::BITS == name {
+            return kept as u32;
+        }
+        let answer = ask(&entry_of(device));
+        self.0.store(name << u32::BITS | u64::from(answer), Ordering::Relaxed);
+        answer
+    }
+}
+
 /// Whether a block device, or the one that holds a file, is a rotational disk. `false` if this is unknown: file systems
 /// without a device of their own, virtual disks.
 #[must_use]
 pub fn is_rotational(fd: RawFd) -> bool {
-    entry(fd).is_some_and(|entry| turns(&entry, DEPTH))
+    static LAST: Last = Last::new();
+    LAST.of(fd, |entry| turns(entry, DEPTH).into()) != 0
 }
 
 /// The largest request that a block device, or the one that holds a file, takes at present, in bytes. The kernel splits
 /// larger ones. `None` if this is unknown.
 #[must_use]
 pub fn most_bytes_at_once(fd: RawFd) -> Option<usize> {
-    let found = real_path(&entry(fd)?)?;
-    let kib = said_of_disk(&found, "queue/max_sectors_kb")?;
-    kib.parse::<usize>().ok()?.checked_mul(1024)
+    static LAST: Last = Last::new();
+    let kib = LAST.of(fd, |entry| {
+        let said = real_path(entry).and_then(|found| said_of_disk(&found, "queue/max_sectors_kb"));
+        said.and_then(|kib| kib.parse().ok()).unwrap_or(0)
+    });
+    (kib != 0).then_some(kib as usize * 1024)
 }
 
 /// Reads an attribute of a disk, for the disk itself or one of its partitions, whose directory is inside the disk's.
@@ -54,6 +82,11 @@ pub(crate) fn below(found: &Path) -> Option<Vec<PathBuf>> {
 
 /// The sysfs directory of a block device, or of the one that holds a file.
 pub(crate) fn entry(fd: RawFd) -> Option<PathBuf> {
+    number(fd).map(entry_of)
+}
+
+/// The number of a block device, or of the one that holds a file.
+fn number(fd: RawFd) -> Option<libc::dev_t> {
     let mut found = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the kernel fills in a local of this frame.
     if check(unsafe { libc::fstat(fd, found.as_mut_ptr()) }.into()).is_err() {
@@ -61,8 +94,7 @@ pub(crate) fn entry(fd: RawFd) -> Option<PathBuf> {
     }
     // SAFETY: filled in, since the call succeeded.
     let found = unsafe { found.assume_init() };
-    let device = if found.st_mode & libc::S_IFMT == libc::S_IFBLK { found.st_rdev } else { found.st_dev };
-    Some(entry_of(device))
+    Some(if found.st_mode & libc::S_IFMT == libc::S_IFBLK { found.st_rdev } else { found.st_dev })
 }
 
 fn entry_of(device: libc::dev_t) -> PathBuf {

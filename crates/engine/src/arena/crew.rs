@@ -219,7 +219,7 @@ impl Crew {
         {
             return;
         }
-        let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let nr_cpus = folioswap_sys::cpu::nr_cpus();
         let companions = ReclaimThread::of_companions(engine.ram().zones().all().len(), nr_cpus);
         let buffer = Buffer::try_new().map_err(Error::system("taking memory for a block"));
         let tiering = buffer.and_then(|buffer| {
@@ -250,7 +250,7 @@ impl Crew {
 
     /// Monitor threads under pressure.
     fn nr_monitors(&self) -> usize {
-        let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let nr_cpus = folioswap_sys::cpu::nr_cpus();
         let has_ring = || own_table::run(|| uring::probe().is_ok()).unwrap_or(false);
         match self.mode {
             FaultMode::Monitor if has_ring() => nr_cpus.div_ceil(CPUS_PER_MONITOR).min(MOST_MONITORS),

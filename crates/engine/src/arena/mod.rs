@@ -269,7 +269,7 @@ impl ArenaBuilder {
     }
 
     fn swap_space(&mut self, devices: Vec<Opened>, ram: &Ram, stats: &Arc<StatsHome>) -> SwapSpace {
-        let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let nr_cpus = folioswap_sys::cpu::nr_cpus();
         let (most_slots, device_shift) = (MAX_DEVICE_BYTES as usize / PAGE_SIZE, self.device_shift);
         let layout =
             Layout { most_slots, device_shift, nr_cpus, rotational: self.tuning.rotational, frees: self.tuning.frees };

@@ -50,7 +50,7 @@ impl Ram {
         budget_bytes: u64,
         keeps_stock: bool,
     ) -> Result<Self, Error> {
-        let nr_cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let nr_cpus = folioswap_sys::cpu::nr_cpus();
         let zone_nodes = zoning.nodes.clone();
         let zones = zoning.zones(backing.frames().nr_pageblocks(), nr_cpus);
         backing.frames().open(budget_bytes as usize / Order::HUGE.bytes())?;

@@ -8,6 +8,7 @@ use libc::Lmid_t;
 use crate::calls::process;
 use crate::ground::export::real;
 use crate::ground::real::{instead_of_found, is_own};
+use crate::ground::symbols::is_own_image;
 use crate::ground::{c_library, guard};
 
 type Text = *const c_char;
@@ -174,14 +175,7 @@ extern "C" fn before_find() -> *const c_void {
 /// here. 0: what is found is not looked at.
 extern "C" fn way_back(library: *mut c_void, name: Text, caller: usize) -> usize {
     const RETURN: u8 = 0xc3;
-    unsafe extern "C" {
-        #[link_name = "__ehdr_start"]
-        static START: u8;
-        #[link_name = "_etext"]
-        static END: u8;
-    }
-    let is_own_call = (&raw const START as usize..&raw const END as usize).contains(&caller);
-    if library != libc::RTLD_NEXT || is_own_call || guard::inside() {
+    if library != libc::RTLD_NEXT || is_own_image(caller) || guard::inside() {
         return 0;
     }
     let _guard = guard::enter();

@@ -6,9 +6,13 @@ use libc::rlimit;
 
 use crate::calls::by_number::syscall;
 use crate::ground::export::{aliases, export};
+use crate::ground::symbols::is_own_image;
 
 export! {
     fn prctl(what: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+        if what == libc::PR_SET_VMA && is_own_image(d) {
+            return 0; // the program's heap names what it maps; a filter may refuse that
+        }
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { syscall(libc::SYS_prctl, what as usize, a, b, c, d, 0) as c_int }
     }

@@ -3,8 +3,8 @@
 //! The upper part of a stack that the program supplies is held in RAM from before the thread starts until it has
 //! certainly ended: the kernel writes to the C library's data there at any time, and the thread uses some of it before
 //! its faults can be handled. No code of this library runs last in a thread, so the kernel is asked which threads have
-//! ended when the next one is created or joined, or when no memory can leave RAM. The C library's description of a thread, at the top, stays until the
-//! thread is joined: other threads that end or fork write to it.
+//! ended when the next one is created or joined, or when no memory can leave RAM. The C library's description of a
+//! thread, at the top, stays until the thread is joined: other threads that end or fork write to it.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;

@@ -5,6 +5,17 @@ use std::ffi::{CStr, c_char};
 
 use crate::ground::c_library::{Object, STRTAB, SYMTAB, dynamic_value, each_object};
 
+/// Whether an address is in this library.
+pub fn is_own_image(addr: usize) -> bool {
+    unsafe extern "C" {
+        #[link_name = "__ehdr_start"]
+        static START: u8;
+        #[link_name = "_end"]
+        static END: u8;
+    }
+    (&raw const START as usize..&raw const END as usize).contains(&addr)
+}
+
 /// The tags of the hash tables of symbols, and of the table of their versions.
 const HASH: usize = 4;
 const GNU_HASH: usize = 0x6fff_fef5;

@@ -104,7 +104,7 @@ impl ZramDevice {
         ram::bind(&memory, node);
         let nr_clusters = (limit * SLOTS_PER_PAGE).div_ceil(Order::HUGE.bytes());
         // Each running thread uses one at a time. The surplus is for threads that were preempted while they had one.
-        let nr_workspaces = 2 * std::thread::available_parallelism().map_or(1, usize::from) + 2;
+        let nr_workspaces = 2 * folioswap_sys::cpu::nr_cpus() + 2;
         let store = Store {
             codec,
             pool: Pool::new(limit),
