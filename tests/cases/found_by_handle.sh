@@ -2,8 +2,8 @@
 # EXPECT: exit 0, last line "ok"
 # BUDGETS: 24M
 # Functions of the C library that are found by a handle of it, as run times for other languages do: what they do with
-# memory is known. Likewise a function of a library that calls the C library's own, a block from `__libc_malloc`, and
-# what a library finds behind itself (RTLD_NEXT).
+# memory is known. Likewise a function of a library that calls the C library's own, a block from `__libc_malloc` and its
+# kin, and what a library finds behind itself (RTLD_NEXT).
 set -e
 cases=$(dirname "$(realpath "$0")")
 folder=$(mktemp -d)
@@ -26,7 +26,7 @@ cat > use.c <<'C'
 #include "cold.h"
 #include <dlfcn.h>
 #include <malloc.h>
-void *__libc_malloc(size_t);
+void *__libc_malloc(size_t), *__libc_realloc(void *, size_t), __libc_free(void *);
 static void *library;
 #define FOUND(name) ((__typeof__(&name))dlsym(library, #name))
 static void on_bus(int number) { (void)number; }
@@ -48,6 +48,8 @@ int use(int is_next) {
     content = realloc(content, 2000);
     CHECK(strcmp(content, "content") == 0, "'%s'", content);
     free(content);
+    __libc_free(strdup("another"));
+    __libc_free(__libc_realloc(malloc(20), 5000));
     start_engine();
     char *memory = FOUND(mmap)(0, 16 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     fill(memory, 16 * MIB);

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::alloc::program_heap;
 use crate::faults::{ours, threads};
-use crate::ground::export::{export, real};
+use crate::ground::export::{aliases, export, real};
 use crate::ground::heap::{self, ALIGNMENT, ORDINARY, PRIVATE};
 use crate::ground::state::{self, Phase};
 use crate::ground::{c_library, guard, kernel_blocks, waiting};
@@ -311,6 +311,11 @@ export! {
         unsafe { release(block.cast()) };
         state::fail(errno);
     }
+}
+
+aliases! {
+    fn __libc_free = free(block: *mut c_void) -> ();
+    fn __libc_realloc = realloc(block: *mut c_void, size: usize) -> *mut c_void;
 }
 
 export! {
