@@ -43,6 +43,24 @@ fn compile(scratch: &Scratch, source: &str) {
 }
 
 #[test]
+fn what_the_heap_keeps_free_is_in_the_budget() {
+    with_library();
+    let scratch = Scratch::new();
+    compile(
+        &scratch,
+        "#include <stdlib.h>\n#include <string.h>\nenum { N = 1200000 };\nint main(void) { static char *all[N]; \
+         for (int i = 0; i < N; i++) memset(all[i] = malloc(200), 1, 200); \
+         for (int i = 0; i < N; i++) free(all[i]); return 0; }",
+    );
+    let program = scratch.path("program");
+    let program = program.to_str().expect("a path in UTF-8");
+    let (status, said) = scratch.run(&["run", "--memory", "320M", "--stats=json", "--", program]);
+    let stats: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let outside = stats["outside"]["processes"][0]["outside_bytes"].as_u64();
+    assert!(status == 0 && outside < Some(6 << 20), "{status}: {outside:?}");
+}
+
+#[test]
 fn an_overlay_in_ram_is_no_disk() {
     if !works(&["unshare", "-m"]) {
         return;
