@@ -73,11 +73,14 @@ impl FromStr for DeviceSpec {
     type Err = SizeError;
 
     fn from_str(text: &str) -> Result<Self, SizeError> {
-        if let Some(size) = text.strip_prefix("ram:") {
-            return Ok(DeviceSpec::Ram { size: parse_size(size)? });
-        }
-        if let Some(size) = text.strip_prefix("zram:") {
-            return Ok(DeviceSpec::Zram { size: parse_size(size)?, codec: Codec::default() });
+        let (kind, size) = text.split_once(':').map_or((text, None), |(kind, size)| (kind, Some(size)));
+        let is_compressed = kind.eq_ignore_ascii_case("zram");
+        if is_compressed || kind.eq_ignore_ascii_case("ram") {
+            let size = parse_size(size.ok_or_else(|| SizeError::NoSize(text.into()))?)?;
+            return Ok(match is_compressed {
+                true => DeviceSpec::Zram { size, codec: Codec::default() },
+                false => DeviceSpec::Ram { size },
+            });
         }
         // A path may contain colons; only text after the last one that begins with a digit is a size.
         if let Some((path, size)) = text.rsplit_once(':')
@@ -287,6 +290,8 @@ mod tests {
             ("zram:1G,algo=gzip", "`gzip` is no way to compress"),
             ("ram:1G,algo=lz4", "only zram:"),
             ("ram:x,prio=1", "x"),
+            ("ram", "`ram` needs a size, as in ram:2G; a file of this name is ./ram"),
+            ("ZRAM,prio=1", "`ZRAM` needs a size, as in zram:2G"),
             ("", "is empty"),
             (":1G,prio=1", "is empty"),
         ] {
@@ -311,6 +316,10 @@ mod tests {
         let file = |path: &str, size| DeviceSpec::File { path: path.into(), size };
         for (text, spec) in [
             ("ram:2G", DeviceSpec::Ram { size: 2 << 30 }),
+            ("RAM:64M", DeviceSpec::Ram { size: 64 << 20 }),
+            ("./RAM:64M", file("./RAM", Some(64 << 20))),
+            ("./ram", file("./ram", None)),
+            ("ramdisk:64M", file("ramdisk", Some(64 << 20))),
             ("/swap/a", file("/swap/a", None)),
             ("/swap/a:512M", file("/swap/a", Some(512 << 20))),
             ("/swap/a:b", file("/swap/a:b", None)),
@@ -318,9 +327,12 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(spec), "{text}");
         }
-        for (text, codec) in
-            [("zram:64M", Codec::Lz4), ("zram:64M,algo=zstd", Codec::Zstd), ("zram:64M,algo=lz4", Codec::Lz4)]
-        {
+        for (text, codec) in [
+            ("zram:64M", Codec::Lz4),
+            ("ZRAM:64M", Codec::Lz4),
+            ("zram:64M,algo=zstd", Codec::Zstd),
+            ("zram:64M,algo=lz4", Codec::Lz4),
+        ] {
             assert_eq!(text.parse(), Ok(SwapDevice::from(DeviceSpec::Zram { size: 64 << 20, codec })), "{text}");
         }
         assert!("ram:lots".parse::<DeviceSpec>().is_err());
