@@ -1,7 +1,9 @@
 //! The text form of a swap device: `PATH[:SIZE]`, `ram:SIZE` or `zram:SIZE[,algo=lz4|zstd]`, then options: `,prio=N`
 //! and `,node=N` say when it is used; `,force=yes` allows overwriting what a block device holds.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -182,6 +184,23 @@ impl SwapDevice {
         self
     }
 
+    /// Reads a device whose path need not be UTF-8.
+    ///
+    /// # Errors
+    /// As for a text.
+    pub fn parse_bytes(text: &OsStr) -> Result<SwapDevice, SwapDeviceError> {
+        if let Some(text) = text.to_str() {
+            return text.parse();
+        }
+        // Each byte is a character meanwhile.
+        let mut device: SwapDevice = text.as_bytes().iter().copied().map(char::from).collect::<String>().parse()?;
+        if let DeviceSpec::File { path, .. } = &mut device.spec {
+            let bytes = path.to_string_lossy().chars().filter_map(|byte| u8::try_from(byte).ok()).collect();
+            *path = OsString::from_vec(bytes).into();
+        }
+        Ok(device)
+    }
+
     /// Sets the option `prio`, `node`, `force` or `algo`.
     ///
     /// # Errors
@@ -298,6 +317,15 @@ mod tests {
             let error = text.parse::<SwapDevice>().unwrap_err().to_string();
             assert!(error.contains(part) && !error.contains('\n'), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_path_need_not_be_utf_8() {
+        let device = SwapDevice::parse_bytes(OsStr::from_bytes(b"/s\xff\xc3/a:1G,prio=3")).unwrap();
+        let spec = DeviceSpec::File { path: OsString::from_vec(b"/s\xff\xc3/a".to_vec()).into(), size: Some(1 << 30) };
+        assert_eq!(device, SwapDevice { priority: Priority::given(3), ..spec.into() });
+        assert_eq!(SwapDevice::parse_bytes(OsStr::new("/\u{e4}:1G")), "/\u{e4}:1G".parse());
+        assert!(SwapDevice::parse_bytes(OsStr::from_bytes(b"/\xff,prio=x")).is_err());
     }
 
     #[test]
