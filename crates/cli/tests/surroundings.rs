@@ -89,6 +89,15 @@ fn doctor_says_of_the_disk_what_run_says() {
 }
 
 #[test]
+fn a_folder_for_swap_that_cannot_be_used_is_named_with_its_variable() {
+    let scratch = Scratch::new();
+    for (directory, why) in [("/etc/passwd", "a part of its path is no directory"), ("/dev/shm", "tmpfs")] {
+        let (status, said) = script(&scratch, &[], &format!("FOLIOSWAP_DIR={directory} $0 run --memory 24M -- true"));
+        assert!(status == 125 && said.contains(why) && said.contains("(FOLIOSWAP_DIR names"), "{directory}: {said}");
+    }
+}
+
+#[test]
 fn figures_are_right_for_a_user_in_many_groups() {
     with_library();
     if !works(&AS_USER) {

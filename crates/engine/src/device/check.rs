@@ -34,10 +34,10 @@ pub(crate) fn all(devices: &[SwapDevice], topology: &Topology) -> Result<Vec<Swa
 
 /// What is wrong with the default directory, with the variable that names it.
 fn with_variable(error: Error) -> Error {
+    let longer = |reason| format!("{reason} ({DIRECTORY_VARIABLE} names the directory)");
     match error {
-        Error::SwapUnusable { path, reason, number } => {
-            Error::SwapUnusable { path, reason: format!("{reason} ({DIRECTORY_VARIABLE} names the directory)"), number }
-        }
+        Error::SwapUnusable { path, reason, number } => unusable(&path, longer(reason), number),
+        Error::SwapTooSmall { path, reason, number } => too_small(&path, longer(reason), number),
         other => other,
     }
 }
