@@ -14,6 +14,7 @@ use crate::shared::progress::tell;
 use crate::shared::report::Report;
 use clap::Args;
 use folioswap::ExitStatus;
+use folioswap_command::args::report_file;
 use folioswap_command::exit::Failure;
 use folioswap_core::{Clusters, CpuId, MAX_ORDER, Order, SlotCache, SlotId};
 use rustix::thread::CpuSet;
@@ -56,7 +57,7 @@ pub struct AllocArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub repeats: u16,
     /// Also write the figures to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = report_file())]
     pub json: Option<PathBuf>,
 }
 

@@ -9,7 +9,7 @@ use crate::shared::progress::tell;
 use crate::shared::report::Report;
 use clap::Args;
 use folioswap::FaultMode;
-use folioswap_command::args::memory;
+use folioswap_command::args::{memory, report_file};
 use folioswap_command::exit::Failure;
 use folioswap_command::own_executable;
 use folioswap_sys::call_times::{CallTime, measure};
@@ -33,7 +33,7 @@ pub struct CallsArgs {
     #[arg(long, value_name = "auto|direct|monitor", default_value_t)]
     pub faults: FaultMode,
     /// Also write the figures to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = report_file())]
     pub json: Option<PathBuf>,
 }
 

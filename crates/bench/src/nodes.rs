@@ -19,7 +19,7 @@ use crate::shared::setup::{moved, whole_words};
 use crate::sweep::{read, write};
 use clap::Args;
 use folioswap::{Arena, DeviceSpec, FolioSize, NodeId, Priority, SwapDevice, Topology, Tuning};
-use folioswap_command::args::{check_budget, memory, size};
+use folioswap_command::args::{check_budget, memory, report_file, size};
 use folioswap_command::exit::Failure;
 use rustix::thread::CpuSet;
 use serde_json::json;
@@ -53,7 +53,7 @@ pub struct NodesArgs {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
     repeats: u16,
     /// Also write the figures to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = report_file())]
     json: Option<PathBuf>,
 }
 

@@ -19,7 +19,7 @@ use crate::shared::report::Report;
 use crate::shared::setup::{ArenaPlan, seconds, whole_words};
 use clap::Args;
 use folioswap::{Arena, Codec, DeviceSpec, FolioSize, SwapDevice};
-use folioswap_command::args::{PagingOptions, check_budget, memory, parsed, size};
+use folioswap_command::args::{PagingOptions, check_budget, memory, parsed, report_file, size};
 use folioswap_command::exit::Failure;
 use serde_json::json;
 use std::path::PathBuf;
@@ -56,7 +56,7 @@ pub struct TierArgs {
     #[command(flatten)]
     options: PagingOptions,
     /// Also write the figures to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = report_file())]
     json: Option<PathBuf>,
 }
 

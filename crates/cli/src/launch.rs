@@ -2,6 +2,7 @@
 
 use crate::sanitizer;
 use folioswap::RunSettings;
+use folioswap::device::DIRECTORY_VARIABLE;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -36,19 +37,16 @@ impl Launch<'_> {
             folioswap_child::set_variable("LD_PRELOAD", &list);
         }
         // The program may change its current directory.
-        if let Some(directory) = std::env::var_os(DIRECTORY)
+        if let Some(directory) = std::env::var_os(DIRECTORY_VARIABLE)
             && let Ok(directory) = std::path::absolute(directory)
         {
-            folioswap_child::set_variable(DIRECTORY, directory.as_os_str());
+            folioswap_child::set_variable(DIRECTORY_VARIABLE, directory.as_os_str());
         }
         folioswap_child::bind(&mut command, None);
         folioswap_child::close_streams(&mut command);
         command
     }
 }
-
-/// Names the directory of swap files.
-const DIRECTORY: &str = "FOLIOSWAP_DIR";
 
 /// Tells the library what precedes it in LD_PRELOAD.
 const IN_FRONT: &str = "FOLIOSWAP_IN_FRONT";

@@ -14,6 +14,7 @@ use folioswap_command::args::{BUDGET_AND_SWAP, Folios, Paging, PagingOptions, RE
 use folioswap_command::exit::{End, Failure};
 use folioswap_command::own_executable;
 use folioswap_command::supervise::Supervisor;
+use folioswap_sys::memory::total_ram;
 use folioswap_sys::{control_group, own_calls};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -68,14 +69,7 @@ pub fn run(args: &RunArgs) -> Result<End, Failure> {
     check_modes(&args.paging.options, args.lock)?;
     let faults = folioswap::choose_faults(args.paging.options.faults)?;
     let preload = preload_library()?;
-    let permitted_bytes = control_group::memory_limit();
-    if permitted_bytes < args.paging.memory {
-        complain(&format!(
-            "folioswap: note: a memory cgroup permits {}, less than the budget: the kernel swaps or kills beyond that; \
-             --memory 80% is of what it permits",
-            Bytes(permitted_bytes)
-        ));
-    }
+    note_lack_of_ram(args.paging.memory);
     let obstacle = program::obstacle(&file);
     if let Some(obstacle) = obstacle {
         complain(&format!("folioswap: note: the memory of '{}' is not paged: {obstacle}", file.display()));
@@ -121,6 +115,22 @@ pub fn run(args: &RunArgs) -> Result<End, Failure> {
         complain(&format!("folioswap: note: {complaint}"));
     }
     Ok(counters.end(end))
+}
+
+/// Says if the budget is more RAM than there is.
+fn note_lack_of_ram(budget_bytes: u64) {
+    let (permitted_bytes, total_bytes) = (control_group::memory_limit(), total_ram());
+    let (there_are_bytes, who) = match permitted_bytes < total_bytes {
+        true => (permitted_bytes, "a memory cgroup permits"),
+        false => (total_bytes, "the machine has"),
+    };
+    if there_are_bytes < budget_bytes {
+        complain(&format!(
+            "folioswap: note: {who} {} of RAM, less than the budget: the kernel swaps or kills beyond that; \
+             --memory 80% is of what there is",
+            Bytes(there_are_bytes)
+        ));
+    }
 }
 
 /// Opens the devices that the processes of a program cannot each open for themselves, and records in `swap` how to find

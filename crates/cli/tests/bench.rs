@@ -287,7 +287,12 @@ fn wrong_options_have_one_sentence_and_a_status() {
         ("--threads", &["alloc", "--threads", "0"]),
         ("--threads", &["alloc", "--threads", "1,32"]),
         ("--orders", &["alloc", "--orders", "4,10"]),
-        ("--plot", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "pages", "--plot", "/no/such.svg"]),
+        (
+            "--plot draws",
+            &["sweep", "--size", "24M", "--memory", "16M", "--versus", "pages", "--plot", "/tmp/such.svg"],
+        ),
+        ("its directory does not exist", &["sweep", "--size", "24M", "--memory", "16M", "--json", "/no/such/file"]),
+        ("its directory does not exist", &["latency", "--plot", "/no/such.svg"]),
         ("--versus", &["sweep", "--size", "24M", "--memory", "16M", "--versus", "time"]),
         ("--size", &["nodes", "--size", "1M"]),
         ("at least 16M", &["nodes", "--memory", "1M"]),

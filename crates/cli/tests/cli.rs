@@ -80,7 +80,9 @@ fn bad_input_has_one_line_and_a_status() {
         (125, "free", &["run", "--memory", "64M", "--swap", &too_large, "--", "true"]),
         (125, "at least 2M", &["run", "--memory", "64M", "--swap", "ram:4K", "--", "true"]),
         (125, "needs folios that move", &["run", "--lock", "--memory", "64M", "--mapper", "copy", "--", "true"]),
-        (125, "a locked budget", &["run", "--lock", "--memory", "900T", "--", "true"]),
+        (125, "a locked budget", &["run", "--lock", "--memory", "11T", "--", "true"]),
+        (125, "give at most 12T", &["run", "--memory", "13T", "--", "true"]),
+        (125, "`RAM` needs a size, as in ram:2G", &["run", "--memory", "64M", "--swap", "RAM", "--", "true"]),
     ];
     for (expected, word, args) in cases {
         let (status, said) = scratch.run(args);
@@ -91,6 +93,13 @@ fn bad_input_has_one_line_and_a_status() {
     let left: Vec<_> =
         fs::read_dir(&scratch.0).expect("ours").map(|entry| entry.expect("readable").file_name()).collect();
     assert_eq!(left.len(), 4, "only out, err, script and swap: {left:?}");
+}
+
+#[test]
+fn a_budget_of_more_than_there_is_is_said() {
+    with_library();
+    let (status, said) = Scratch::new().run(&["run", "--memory", "11T", "--", "true"]);
+    assert!(status == 0 && said.contains("of RAM, less than the budget") && said.lines().count() == 1, "{said}");
 }
 
 #[test]

@@ -179,14 +179,16 @@ fn what_a_limit_of_addresses_refuses_because_of_folioswap_is_said_and_nothing_el
     let memory =
         "import mmap; kept = mmap.mmap(-1, 200 << 20); more = bytearray(120 << 20); more[::4096] = kept[:30720]";
     let stack = "import threading; threading.stack_size(200 << 20); threading.Thread(target=print).start()";
-    for program in [memory, stack] {
-        said_if_refused(&scratch, program);
+    let blocks = "kept = [bytes(1 << 20) for number in range(100)]";
+    let limits_mib = [180, 400, 440, 480, 560, 1200];
+    for (program, limits_mib) in [(memory, &limits_mib[..]), (stack, &limits_mib), (blocks, &[280, 300, 400, 560])] {
+        said_if_refused(&scratch, program, limits_mib);
     }
 }
 
-fn said_if_refused(scratch: &Scratch, program: &str) {
+fn said_if_refused(scratch: &Scratch, program: &str, limits_mib: &[u32]) {
     let mut nr_said = 0;
-    for mib in [180, 400, 440, 480, 560, 1200] {
+    for mib in limits_mib {
         let limit = format!("ulimit -v {}; exec", mib << 10);
         let (alone, _) = bash(scratch, &format!("{limit} python3 -c '{program}'"));
         let (status, said) = bash(scratch, &format!("{limit} $RUN python3 -c '{program}'"));

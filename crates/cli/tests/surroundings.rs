@@ -43,6 +43,24 @@ fn compile(scratch: &Scratch, source: &str) {
 }
 
 #[test]
+fn what_the_heap_keeps_free_is_in_the_budget() {
+    with_library();
+    let scratch = Scratch::new();
+    compile(
+        &scratch,
+        "#include <stdlib.h>\n#include <string.h>\nenum { N = 1200000 };\nint main(void) { static char *all[N]; \
+         for (int i = 0; i < N; i++) memset(all[i] = malloc(200), 1, 200); \
+         for (int i = 0; i < N; i++) free(all[i]); return 0; }",
+    );
+    let program = scratch.path("program");
+    let program = program.to_str().expect("a path in UTF-8");
+    let (status, said) = scratch.run(&["run", "--memory", "320M", "--stats=json", "--", program]);
+    let stats: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let outside = stats["outside"]["processes"][0]["outside_bytes"].as_u64();
+    assert!(status == 0 && outside < Some(6 << 20), "{status}: {outside:?}");
+}
+
+#[test]
 fn an_overlay_in_ram_is_no_disk() {
     if !works(&["unshare", "-m"]) {
         return;
@@ -67,6 +85,15 @@ fn doctor_says_of_the_disk_what_run_says() {
         let (_, said) = script(&scratch, &[], &format!("export {limits}; $0 doctor"));
         let line = said.lines().find(|line| line.starts_with("disk")).unwrap_or_default();
         assert!(line.contains(why), "{limits}: {said}");
+    }
+}
+
+#[test]
+fn a_folder_for_swap_that_cannot_be_used_is_named_with_its_variable() {
+    let scratch = Scratch::new();
+    for (directory, why) in [("/etc/passwd", "a part of its path is no directory"), ("/dev/shm", "tmpfs")] {
+        let (status, said) = script(&scratch, &[], &format!("FOLIOSWAP_DIR={directory} $0 run --memory 24M -- true"));
+        assert!(status == 125 && said.contains(why) && said.contains("(FOLIOSWAP_DIR names"), "{directory}: {said}");
     }
 }
 

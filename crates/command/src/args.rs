@@ -3,10 +3,11 @@
 
 use crate::exit::Failure;
 use clap::Args;
+use clap::builder::{OsStringValueParser, PathBufValueParser, TypedValueParser};
 use folioswap::{
     Arena, ArenaBuilder, FaultMode, FolioSize, Mapping, SwapDevice, SwapIn, Topology, parse_memory, parse_size,
 };
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Heading in the help of the options for the budget and the swap devices.
 pub const BUDGET_AND_SWAP: &str = "Budget and swap";
@@ -43,7 +44,7 @@ pub struct PagingOptions {
     /// the others in the order given. `node=N`: the NUMA node of the device. `algo=lz4` or `algo=zstd`: how `zram`
     /// compresses. `force=yes`: use a block device that holds a file system or partitions and destroy them; a device in
     /// use is always refused.
-    #[arg(long, value_name = "DEVICE", value_parser = parsed::<SwapDevice>, help_heading = BUDGET_AND_SWAP)]
+    #[arg(long, value_name = "DEVICE", value_parser = swap_device(), help_heading = BUDGET_AND_SWAP)]
     pub swap: Vec<SwapDevice>,
     /// File that states which CPUs and devices belong to which NUMA node, overriding the kernel
     ///
@@ -100,12 +101,13 @@ pub struct Folios {
     pub swap_in: SwapIn,
 }
 
-/// Rejects a budget below the minimum before any other work is done.
+/// Rejects a budget that no arena can have before any other work is done.
 pub fn check_budget(memory_bytes: u64) -> Result<(), Failure> {
-    if memory_bytes < folioswap::MIN_MEMORY {
-        return Err(folioswap::Error::BudgetTooSmall(memory_bytes).into());
+    match memory_bytes {
+        0..folioswap::MIN_MEMORY => Err(folioswap::Error::BudgetTooSmall(memory_bytes).into()),
+        folioswap::MIN_MEMORY..=folioswap::MAX_MEMORY => Ok(()),
+        _ => Err(folioswap::Error::BudgetTooLarge(memory_bytes).into()),
     }
-    Ok(())
 }
 
 /// Parses a budget such as 512M or 50%.
@@ -116,6 +118,22 @@ pub fn memory(text: &str) -> Result<u64, String> {
 /// Parses a size such as 512M.
 pub fn size(text: &str) -> Result<u64, String> {
     parse_size(text).map_err(|error| error.to_string())
+}
+
+/// Parses a swap device, whose path need not be UTF-8.
+fn swap_device() -> impl TypedValueParser<Value = SwapDevice> {
+    OsStringValueParser::new().try_map(|text| SwapDevice::parse_bytes(&text))
+}
+
+/// Parses the path of a file that is written at the end: its directory is there from the start.
+pub fn report_file() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| {
+        let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+        match directory.is_none_or(Path::is_dir) {
+            true => Ok(path),
+            false => Err("its directory does not exist"),
+        }
+    })
 }
 
 /// Parses any type that implements `FromStr`.

@@ -20,9 +20,12 @@ pub enum OpenError {
     /// EACCES, EPERM, EROFS.
     #[error("is not writable: {0}")]
     NotPermitted(io::Error),
-    /// ENOENT, ENOTDIR.
+    /// ENOENT.
     #[error("its directory does not exist")]
     NotFound,
+    /// ENOTDIR.
+    #[error("a part of its path is no directory")]
+    NotDirectory,
     /// A regular file, a directory or something else that must not be overwritten.
     #[error("exists and is no block device: name a file that does not exist yet")]
     NotBlockDevice,
@@ -47,6 +50,7 @@ impl OpenError {
         match self {
             OpenError::NoDirectIo | OpenError::Coarse(_) => Some(libc::EINVAL),
             OpenError::NotFound => Some(libc::ENOENT),
+            OpenError::NotDirectory => Some(libc::ENOTDIR),
             OpenError::NotBlockDevice => Some(libc::ENOTBLK),
             OpenError::InUse => Some(libc::EBUSY),
             OpenError::NoSpace => Some(libc::ENOSPC),
@@ -60,7 +64,8 @@ impl From<io::Error> for OpenError {
         match error.raw_os_error() {
             Some(libc::EINVAL) => OpenError::NoDirectIo,
             Some(libc::EACCES | libc::EPERM | libc::EROFS) => OpenError::NotPermitted(error),
-            Some(libc::ENOENT | libc::ENOTDIR) => OpenError::NotFound,
+            Some(libc::ENOENT) => OpenError::NotFound,
+            Some(libc::ENOTDIR) => OpenError::NotDirectory,
             Some(libc::EBUSY) => OpenError::InUse,
             Some(libc::ENOSPC | libc::EDQUOT) => OpenError::NoSpace,
             _ => OpenError::System(error),
@@ -493,6 +498,7 @@ mod tests {
     #[test]
     fn refusals_have_names() {
         assert!(matches!(unlinked_file(Path::new("/nowhere")), Err(OpenError::NotFound)));
+        assert!(matches!(unlinked_file(Path::new("/etc/passwd")), Err(OpenError::NotDirectory)));
         assert!(matches!(block_device(Path::new("/etc/passwd")), Err(OpenError::NotBlockDevice)));
         assert!(matches!(block_device(Path::new("/nowhere")), Err(OpenError::NotFound)));
         let error = preallocate(swap_file().map_or(-1, |file| file.as_raw_fd()), 0, 1 << 62).unwrap_err();

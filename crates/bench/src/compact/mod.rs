@@ -19,7 +19,7 @@ use crate::shared::setup::ArenaPlan;
 use clap::{Args, ValueEnum};
 use fastrand::Rng;
 use folioswap::{Advice, Arena, CompactionMeans, DeviceSpec, FolioSize, Order, Region, StatsSnapshot, Tuning};
-use folioswap_command::args::{PagingOptions, check_budget, memory};
+use folioswap_command::args::{PagingOptions, check_budget, memory, report_file};
 use folioswap_command::exit::Failure;
 use folioswap_core::compact::Stage;
 use folioswap_core::{Histogram, HistogramSnapshot};
@@ -86,7 +86,7 @@ pub struct CompactArgs {
     #[command(flatten)]
     pub options: PagingOptions,
     /// Also write the figures to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = report_file())]
     pub json: Option<PathBuf>,
 }
 

@@ -20,7 +20,7 @@ use crate::shared::report::Report;
 use crate::shared::setup::{ArenaPlan, CommonArgs, seconds};
 use clap::{Args, ValueEnum};
 use folioswap::{DeviceSpec, FaultMode, FolioSize, Frees, Order, SharedStats, Stopwatch, Tuning};
-use folioswap_command::args::PagingOptions;
+use folioswap_command::args::{PagingOptions, report_file};
 use folioswap_command::exit::Failure;
 use folioswap_core::{FaultKind, Phase};
 use folioswap_sys::clock::{self, Clock};
@@ -94,7 +94,7 @@ pub struct LatencyArgs {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
     /// Plot the distributions to this file, as SVG
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = report_file())]
     pub plot: Option<PathBuf>,
 }
 

@@ -14,7 +14,7 @@ use crate::shared::report::Report;
 use crate::shared::setup::{ArenaPlan, backing, seconds, whole_words};
 use clap::Args;
 use folioswap::ExitStatus;
-use folioswap_command::args::{Folios, Paging, check_budget, parsed, size};
+use folioswap_command::args::{Folios, Paging, check_budget, parsed, report_file, size};
 use folioswap_command::exit::Failure;
 use serde_json::json;
 use std::ffi::OsString;
@@ -129,7 +129,7 @@ pub struct RandomArgs {
     #[arg(long)]
     pub versus: Option<Versus>,
     /// Also write the figures to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = report_file())]
     pub json: Option<PathBuf>,
 }
 

@@ -3,7 +3,7 @@
 use crate::peer::Backing;
 use clap::Args;
 use folioswap::{Arena, DeviceSpec, FolioSize, SwapDevice, SwapIn, Tuning};
-use folioswap_command::args::{Folios, Paging, PagingOptions, check_budget, memory, size};
+use folioswap_command::args::{Folios, Paging, PagingOptions, check_budget, memory, report_file, size};
 use folioswap_command::exit::Failure;
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ pub struct CommonArgs {
     #[command(flatten)]
     pub options: PagingOptions,
     /// Also write the figures to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = report_file())]
     pub json: Option<PathBuf>,
 }
 

@@ -4,7 +4,7 @@ use crate::shared::records::Data;
 use crate::shared::setup::whole_words;
 use crate::sweep::Plan;
 use clap::{Args, ValueEnum};
-use folioswap_command::args::{Folios, Paging, size};
+use folioswap_command::args::{Folios, Paging, report_file, size};
 use folioswap_command::exit::Failure;
 use std::path::PathBuf;
 
@@ -66,9 +66,9 @@ pub struct SweepArgs {
     #[arg(long)]
     pub versus: Option<Versus>,
     /// Also write the figures to this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = report_file())]
     pub json: Option<PathBuf>,
     /// Also draw the rounds to this file, as SVG (not with --versus pages)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = report_file())]
     pub plot: Option<PathBuf>,
 }

@@ -15,6 +15,9 @@ pub enum SizeError {
     /// A share of the RAM that is none, or more than all of it.
     #[error("`{0}` is not a share of the RAM: write a whole number from 1% to 100%")]
     NotAShare(String),
+    /// The name of a device in RAM, without one.
+    #[error("`{0}` needs a size, as in {lower}:2G; a file of this name is ./{0}", lower = .0.to_ascii_lowercase())]
+    NoSize(String),
     /// The number does not fit 64 bits.
     #[error("`{0}` is too large a size")]
     TooLarge(String),

@@ -7,7 +7,7 @@ use folioswap_core::Order;
 use folioswap_sys::memory::available_ram;
 
 use super::zram::MAX_BYTES;
-use super::{DeviceSpec, FileDevice, SwapDevice, default_directory, too_small, unusable};
+use super::{DIRECTORY_VARIABLE, DeviceSpec, FileDevice, SwapDevice, default_directory, too_small, unusable};
 use crate::config::error::Error;
 use crate::config::limits::{MAX_DEVICE_BYTES, MAX_DEVICES};
 use crate::config::size::Bytes;
@@ -26,18 +26,32 @@ pub(crate) fn all(devices: &[SwapDevice], topology: &Topology) -> Result<Vec<Swa
         return Err(Error::TooManyDevices(MAX_DEVICES));
     }
     if devices.is_empty() {
-        FileDevice::check_directory(&default_directory())?;
+        FileDevice::check_directory(&default_directory()).map_err(with_variable)?;
     }
-    devices.iter().map(|device| one(device, topology)).collect()
+    let mut in_ram = 0;
+    devices.iter().map(|device| one(device, topology, &mut in_ram)).collect()
 }
 
-fn one(wanted: &SwapDevice, topology: &Topology) -> Result<SwapDevice, Error> {
+/// What is wrong with the default directory, with the variable that names it.
+fn with_variable(error: Error) -> Error {
+    let longer = |reason| format!("{reason} ({DIRECTORY_VARIABLE} names the directory)");
+    match error {
+        Error::SwapUnusable { path, reason, number } => unusable(&path, longer(reason), number),
+        Error::SwapTooSmall { path, reason, number } => too_small(&path, longer(reason), number),
+        other => other,
+    }
+}
+
+/// `in_ram`: the bytes of the devices in RAM so far.
+fn one(wanted: &SwapDevice, topology: &Topology, in_ram: &mut u64) -> Result<SwapDevice, Error> {
     node_and_least(wanted, topology)?;
     let spec = match &wanted.spec {
         spec @ (DeviceSpec::Ram { size } | DeviceSpec::Zram { size, .. }) => {
-            let available = available_ram();
-            if *size > available {
-                let reason = format!("is more than the {} of memory that are free", Bytes(available));
+            let (available, before) = (available_ram(), *in_ram);
+            *in_ram = before.saturating_add(*size);
+            if *in_ram > available {
+                let others = if before > 0 { "with those in RAM before it, " } else { "" };
+                let reason = format!("{others}is more than the {} of memory that are free", Bytes(available));
                 return Err(too_small(Path::new(&spec.to_string()), reason, Some(libc::ENOMEM)));
             }
             spec.clone()
@@ -124,6 +138,7 @@ mod tests {
         for (spec, reason) in [
             ("/usr", "is a directory"),
             ("/no/such/dir/swap", "its directory does not exist"),
+            ("/etc/passwd/swap", "a part of its path is no directory"),
             ("/proc/swap", "swap /proc/swap: its file system has no direct I/O"),
             ("/dev/null", "no block device"),
             ("Cargo.toml", "exists and is no block device"),
@@ -140,6 +155,16 @@ mod tests {
         }
         let many: Vec<SwapDevice> = vec!["ram:2M".parse().unwrap(); MAX_DEVICES + 1];
         assert!(matches!(all(&many, &"node 0".parse().unwrap()), Err(Error::TooManyDevices(MAX_DEVICES))));
+    }
+
+    #[test]
+    fn devices_in_ram_are_added_up() {
+        let size = available_ram() / 5 * 3;
+        let devices = ["ram", "zram"].map(|kind| format!("{kind}:{size}").parse().unwrap());
+        let topology = "node 0".parse().unwrap();
+        assert!(all(&devices[..1], &topology).is_ok());
+        let said = all(&devices, &topology).unwrap_err().to_string();
+        assert!(said.starts_with("swap zram:") && said.contains("with those in RAM before it"), "{said}");
     }
 
     #[test]

@@ -32,7 +32,10 @@ use crate::config::error::Error;
 use crate::config::limits::MAX_DEVICE_BYTES;
 use crate::device::topology::Topology;
 
-/// Where the default swap file is made when `FOLIOSWAP_DIR` is not set.
+/// Names the directory of the default swap file.
+pub const DIRECTORY_VARIABLE: &str = "FOLIOSWAP_DIR";
+
+/// Where the default swap file is made when that is not set.
 pub const DEFAULT_DIRECTORY: &str = "/var/tmp";
 
 /// Why a device refuses to store content. This is no error of the device or of the slots; the slots hold nothing
@@ -195,7 +198,7 @@ pub(crate) trait Device: Send + Sync {
 /// Directory of the default swap file.
 #[must_use]
 pub fn default_directory() -> PathBuf {
-    let named = std::env::var_os("FOLIOSWAP_DIR")
+    let named = std::env::var_os(DIRECTORY_VARIABLE)
         .filter(|named| !named.is_empty())
         .map_or_else(|| PathBuf::from(DEFAULT_DIRECTORY), PathBuf::from);
     std::path::absolute(&named).unwrap_or(named)

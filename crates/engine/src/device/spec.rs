@@ -1,7 +1,9 @@
 //! The text form of a swap device: `PATH[:SIZE]`, `ram:SIZE` or `zram:SIZE[,algo=lz4|zstd]`, then options: `,prio=N`
 //! and `,node=N` say when it is used; `,force=yes` allows overwriting what a block device holds.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -73,11 +75,14 @@ impl FromStr for DeviceSpec {
     type Err = SizeError;
 
     fn from_str(text: &str) -> Result<Self, SizeError> {
-        if let Some(size) = text.strip_prefix("ram:") {
-            return Ok(DeviceSpec::Ram { size: parse_size(size)? });
-        }
-        if let Some(size) = text.strip_prefix("zram:") {
-            return Ok(DeviceSpec::Zram { size: parse_size(size)?, codec: Codec::default() });
+        let (kind, size) = text.split_once(':').map_or((text, None), |(kind, size)| (kind, Some(size)));
+        let is_compressed = kind.eq_ignore_ascii_case("zram");
+        if is_compressed || kind.eq_ignore_ascii_case("ram") {
+            let size = parse_size(size.ok_or_else(|| SizeError::NoSize(text.into()))?)?;
+            return Ok(match is_compressed {
+                true => DeviceSpec::Zram { size, codec: Codec::default() },
+                false => DeviceSpec::Ram { size },
+            });
         }
         // A path may contain colons; only text after the last one that begins with a digit is a size.
         if let Some((path, size)) = text.rsplit_once(':')
@@ -177,6 +182,23 @@ impl SwapDevice {
     pub fn forced(mut self) -> Self {
         self.force = true;
         self
+    }
+
+    /// Reads a device whose path need not be UTF-8.
+    ///
+    /// # Errors
+    /// As for a text.
+    pub fn parse_bytes(text: &OsStr) -> Result<SwapDevice, SwapDeviceError> {
+        if let Some(text) = text.to_str() {
+            return text.parse();
+        }
+        // Each byte is a character meanwhile.
+        let mut device: SwapDevice = text.as_bytes().iter().copied().map(char::from).collect::<String>().parse()?;
+        if let DeviceSpec::File { path, .. } = &mut device.spec {
+            let bytes = path.to_string_lossy().chars().filter_map(|byte| u8::try_from(byte).ok()).collect();
+            *path = OsString::from_vec(bytes).into();
+        }
+        Ok(device)
     }
 
     /// Sets the option `prio`, `node`, `force` or `algo`.
@@ -287,12 +309,23 @@ mod tests {
             ("zram:1G,algo=gzip", "`gzip` is no way to compress"),
             ("ram:1G,algo=lz4", "only zram:"),
             ("ram:x,prio=1", "x"),
+            ("ram", "`ram` needs a size, as in ram:2G; a file of this name is ./ram"),
+            ("ZRAM,prio=1", "`ZRAM` needs a size, as in zram:2G"),
             ("", "is empty"),
             (":1G,prio=1", "is empty"),
         ] {
             let error = text.parse::<SwapDevice>().unwrap_err().to_string();
             assert!(error.contains(part) && !error.contains('\n'), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_path_need_not_be_utf_8() {
+        let device = SwapDevice::parse_bytes(OsStr::from_bytes(b"/s\xff\xc3/a:1G,prio=3")).unwrap();
+        let spec = DeviceSpec::File { path: OsString::from_vec(b"/s\xff\xc3/a".to_vec()).into(), size: Some(1 << 30) };
+        assert_eq!(device, SwapDevice { priority: Priority::given(3), ..spec.into() });
+        assert_eq!(SwapDevice::parse_bytes(OsStr::new("/\u{e4}:1G")), "/\u{e4}:1G".parse());
+        assert!(SwapDevice::parse_bytes(OsStr::from_bytes(b"/\xff,prio=x")).is_err());
     }
 
     #[test]
@@ -311,6 +344,10 @@ mod tests {
         let file = |path: &str, size| DeviceSpec::File { path: path.into(), size };
         for (text, spec) in [
             ("ram:2G", DeviceSpec::Ram { size: 2 << 30 }),
+            ("RAM:64M", DeviceSpec::Ram { size: 64 << 20 }),
+            ("./RAM:64M", file("./RAM", Some(64 << 20))),
+            ("./ram", file("./ram", None)),
+            ("ramdisk:64M", file("ramdisk", Some(64 << 20))),
             ("/swap/a", file("/swap/a", None)),
             ("/swap/a:512M", file("/swap/a", Some(512 << 20))),
             ("/swap/a:b", file("/swap/a:b", None)),
@@ -318,9 +355,12 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(spec), "{text}");
         }
-        for (text, codec) in
-            [("zram:64M", Codec::Lz4), ("zram:64M,algo=zstd", Codec::Zstd), ("zram:64M,algo=lz4", Codec::Lz4)]
-        {
+        for (text, codec) in [
+            ("zram:64M", Codec::Lz4),
+            ("ZRAM:64M", Codec::Lz4),
+            ("zram:64M,algo=zstd", Codec::Zstd),
+            ("zram:64M,algo=lz4", Codec::Lz4),
+        ] {
             assert_eq!(text.parse(), Ok(SwapDevice::from(DeviceSpec::Zram { size: 64 << 20, codec })), "{text}");
         }
         assert!("ram:lots".parse::<DeviceSpec>().is_err());

@@ -167,14 +167,13 @@ extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_voi
 /// Whether the program's heap has refused a small block because addresses or data are limited. It grows in large steps,
 /// so the ordinary heap gives what is left.
 fn is_short(block: *mut u8, size: usize) -> bool {
-    const STEP_BYTES: usize = 32 << 20;
-    block.is_null() && size <= MOST_SMALL_BYTES && refused::is_beyond(STEP_BYTES)
+    block.is_null() && size <= MOST_SMALL_BYTES && refused::is_beyond(refused::to_heap())
 }
 
 /// A block of the program's heap, which is noted if it is refused.
 fn refusable(block: *mut u8, size: usize) -> *mut u8 {
     if block.is_null() {
-        refused::note(size);
+        refused::note_of(size, refused::to_heap().max(size));
     }
     checked(block)
 }

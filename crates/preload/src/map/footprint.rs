@@ -6,7 +6,7 @@ use folioswap::{ProcessMemory, RawSpace};
 use folioswap_sys::resident::{Resident, Unseen};
 use folioswap_sys::{fault_stack, own_calls, own_table, pagemap};
 
-use crate::ground::heap::PRIVATE;
+use crate::ground::heap::{Heap, ORDINARY, PRIVATE};
 use crate::ground::real::own;
 use crate::ground::state::{self, Phase};
 use crate::ground::{counters, guard, waiting};
@@ -32,9 +32,12 @@ fn look(managed: u64) -> Option<Resident> {
     static LISTED: AtomicU64 = AtomicU64::new(0);
     let resident = Resident::now()?;
     // There is room for it, or it is in the budget; and the engine's records.
-    let kept = if adopt::is_later() { known::ordinary_bytes() } else { known::used_share() };
-    let private = own_table::with_room(|| pagemap::resident_bytes(PRIVATE.span()));
-    let others = managed + kept as u64 + private.unwrap_or(0);
+    let in_ram = |heap: &Heap| own_table::with_room(|| pagemap::resident_bytes(heap.span())).unwrap_or(0);
+    let kept = match adopt::is_later() {
+        true => known::ordinary_bytes(),
+        false => known::share_with(in_ram(&ORDINARY) as usize),
+    };
+    let others = managed + kept as u64 + in_ram(&PRIVATE);
     let outside = (resident.anonymous + resident.shared).saturating_sub(others);
     if OUTSIDE[0].fetch_max(outside, Ordering::Relaxed) < outside {
         OUTSIDE[1].store(resident.shared, Ordering::Relaxed);

@@ -13,7 +13,8 @@ use crate::memory::cover::Outcome;
 use crate::memory::small_buffers;
 
 /// Unmanaged memory at the same offset in its page as the buffer that it replaces, so that it meets O_DIRECT's
-/// alignment whenever that buffer does; it takes none so short as those of [`small_buffers`].
+/// alignment whenever that buffer does; it takes none so short as those of [`small_buffers`]. What a jump out of a call
+/// leaves behind is lost: nothing tells for certain that the call's frame is not gone back to.
 pub struct Bounce {
     block: *mut u8,
     offset: usize,
@@ -29,17 +30,17 @@ const MOST_HEAP_BYTES: usize = 1 << 20;
 impl Bounce {
     /// For a buffer of which all bytes may be accessed.
     pub fn new(stands_for: usize, len: usize) -> Option<Bounce> {
-        if len <= small_buffers::MOST_BYTES
-            && let Some((block, offset)) = small_buffers::take(stands_for)
-        {
+        let is_small = len <= small_buffers::MOST_BYTES;
+        if is_small && let Some((block, offset)) = small_buffers::take(stands_for) {
             return Some(Bounce { block, offset, room: len, mapped: 0 });
         }
         if len > MOST_HEAP_BYTES {
             return Bounce::fenced(stands_for, len);
         }
         let _guard = guard::enter();
-        let offset = stands_for % PAGE_SIZE;
-        let block = state::keeping_errno(|| PRIVATE.allocate(offset + len, PAGE_SIZE));
+        let alignment = if is_small { small_buffers::ALIGNMENT } else { PAGE_SIZE };
+        let offset = stands_for % alignment;
+        let block = state::keeping_errno(|| PRIVATE.allocate(offset + len, alignment));
         (!block.is_null()).then_some(Bounce { block, offset, room: len, mapped: 0 })
     }
 

@@ -130,9 +130,10 @@ pub fn set_share(bytes: usize) {
     SHARE_BYTES.store(bytes, Ordering::Relaxed);
 }
 
-/// How much of the program's ordinary share is used.
-pub fn used_share() -> usize {
-    (ORDINARY_HEAP.used() + ordinary_bytes()).min(SHARE_BYTES.load(Ordering::Relaxed))
+/// How much of the program's ordinary share has been used, if `in_heap` bytes of its heap are in RAM: what is free
+/// there is in the share, too.
+pub fn share_with(in_heap: usize) -> usize {
+    (in_heap + ordinary_bytes()).min(SHARE_BYTES.load(Ordering::Relaxed))
 }
 
 /// Whether so much is left of the program's ordinary share.

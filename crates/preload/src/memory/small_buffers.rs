@@ -11,7 +11,7 @@ use crate::ground::guard;
 /// The longest that fits.
 pub const MOST_BYTES: usize = 500;
 /// The alignment in which a buffer is like the one that it stands for.
-const ALIGNMENT: usize = 64;
+pub const ALIGNMENT: usize = 64;
 const NR_WORDS: usize = 4;
 const NR_BUFFERS: usize = NR_WORDS * u64::BITS as usize;
 
