@@ -14,9 +14,17 @@ static PROC: OnceLock<Descriptor> = OnceLock::new();
 /// [`leave_root`] was called.
 static LEFT: AtomicBool = AtomicBool::new(false);
 static USERFAULTFD: OnceLock<Descriptor> = OnceLock::new();
+/// The kernel had swap when [`keep`] was called, or did not say.
+static HAD_SWAP: AtomicBool = AtomicBool::new(true);
 
 /// Keeps them open, hidden from the program. What is not there, or may not be opened, is not kept.
 pub fn keep() {
+    // SAFETY: all zeroes is a valid value, and the kernel fills in a local of this frame.
+    let (asked, about) = unsafe {
+        let mut about: libc::sysinfo = std::mem::zeroed();
+        (libc::sysinfo(&raw mut about), about)
+    };
+    HAD_SWAP.store(asked != 0 || about.totalswap != 0, Ordering::Relaxed);
     let files =
         [(&PROC, c"/proc", libc::O_PATH | libc::O_DIRECTORY), (&USERFAULTFD, c"/dev/userfaultfd", libc::O_RDWR)];
     for (place, path, flags) in files {
@@ -60,6 +68,22 @@ pub(crate) fn open_in_proc(path: &CStr, flags: libc::c_int) -> io::Result<OwnedF
         Some(proc) => proc.with(|folder| open_at(folder, path, flags)),
         None => open_at(open_at(libc::AT_FDCWD, c"/proc", libc::O_PATH)?.as_raw_fd(), path, flags),
     }
+}
+
+/// The folder `/proc` by another descriptor, with which no call succeeds either.
+///
+/// # Errors
+/// The kernel's; or the kernel had swap at the start: a page there would be taken for missing.
+pub(crate) fn proc_again() -> io::Result<OwnedFd> {
+    if HAD_SWAP.load(Ordering::Relaxed) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    proc().ok_or(io::ErrorKind::NotFound)?.with(|folder| {
+        // SAFETY: takes no pointers.
+        let copy = check(unsafe { libc::syscall(libc::SYS_fcntl, folder, libc::F_DUPFD_CLOEXEC, 0) })?;
+        // SAFETY: the kernel just created this descriptor, and nothing else owns it.
+        Ok(unsafe { OwnedFd::from_raw_fd(copy as RawFd) })
+    })
 }
 
 /// The root of the process, by a descriptor with which no call succeeds.

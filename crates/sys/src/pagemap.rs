@@ -106,7 +106,8 @@ impl Pagemap {
     pub fn renew(&self) -> io::Result<()> {
         let renew = |descriptor: &Descriptor, path| {
             let file = kept::open_in_proc(path, libc::O_RDONLY).or_else(|error| match error.raw_os_error() {
-                _ if is_refused(&error) => kept::open_in_proc(UNREADABLE, libc::O_PATH),
+                // A filter may refuse to open anything.
+                _ if is_refused(&error) => kept::open_in_proc(UNREADABLE, libc::O_PATH).or_else(|_| kept::proc_again()),
                 Some(libc::ENOENT) => kept::open_root(), // as above
                 _ => Err(error),
             })?;

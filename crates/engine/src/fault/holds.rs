@@ -12,16 +12,16 @@ use crate::fault::touch::bring_in;
 use crate::memory::table::{blocks_of, pages_in};
 use crate::process::turns::{Waits, asleep};
 
-/// The blocks of a range that are managed.
-pub(crate) fn open_blocks(engine: &Engine, range: &Range<usize>) -> Vec<BlockId> {
-    blocks_of(range).map(BlockId::from_index).filter(|&block| engine.table().is_open(block)).collect()
+/// The blocks of a range. Those that are not managed are counted, too: they may be when the hold ends.
+pub(crate) fn blocks(range: &Range<usize>) -> Vec<BlockId> {
+    blocks_of(range).map(BlockId::from_index).collect()
 }
 
 /// Brings a range in and holds it, unless more than `most_bytes` would be held in all: then nothing is held, and the
 /// result is `None`. Each block counts as a whole, and once. `false`: some content could not be read; the hold stands
 /// nevertheless.
 pub(crate) fn hold(engine: &Engine, range: &Range<usize>, most_bytes: u64) -> Option<bool> {
-    let blocks = open_blocks(engine, range);
+    let blocks = blocks(range);
     {
         let _blocked = signals::block_all();
         if !engine.holds().add(&blocks, most_bytes) {
@@ -33,7 +33,8 @@ pub(crate) fn hold(engine: &Engine, range: &Range<usize>, most_bytes: u64) -> Op
         let _blocked = signals::block_all();
         !bring_in_held(engine, block, &pages_in(block, range), thread)
     };
-    Some(blocks.iter().filter(is_lost).count() == 0)
+    let managed = blocks.iter().filter(|&&block| engine.table().is_open(block));
+    Some(managed.filter(is_lost).count() == 0)
 }
 
 /// Brings pages of a block in, and pins the block, which is held. `false`: some content is lost.

@@ -71,7 +71,7 @@ impl Readers {
         let Some(place) = self.held.iter().find(|place| place.get().is_none()) else { return false };
         let blocks = {
             let _pass = enter(engine, waits).await;
-            let blocks = holds::open_blocks(engine, range);
+            let blocks = holds::blocks(range);
             if !engine.holds().add(&blocks, engine.ram().budget_bytes() / HELD_SHARE) {
                 return false;
             }

@@ -14,7 +14,8 @@ use crate::ground::export::{export, real};
 use crate::ground::real::kernel;
 use crate::ground::{guard, state};
 use crate::map::adopt;
-use crate::memory::cover;
+use crate::memory::held::{self, Grant, Held};
+use crate::memory::{access, cover};
 
 real!(SETSOCKOPT = c"setsockopt": fn(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int);
 
@@ -144,12 +145,31 @@ pub fn is_zero_copy(level: c_int, name: c_int) -> bool {
     level == libc::SOL_SOCKET && name == libc::SO_ZEROCOPY && state::may_manage() && !guard::inside()
 }
 
+/// Whether an option gives an AF_XDP socket its area.
+fn is_area(level: c_int, name: c_int) -> bool {
+    const XDP_UMEM_REG: c_int = 4;
+    level == libc::SOL_XDP && name == XDP_UMEM_REG && !guard::inside()
+}
+
+/// Holds the area that the kernel is to pin: it waits for no missing page of that. Once pinned, it stays in RAM.
+///
+/// # Safety
+/// The value of [`is_area`]'s option.
+unsafe fn hold_area(at: *const c_void) -> Option<(Grant, Held)> {
+    // SAFETY: any two words are an address and a length.
+    let [start, len] = unsafe { access::read(at.cast::<[usize; 2]>()) }?;
+    let range = start..start.checked_add(len)?;
+    Some((Grant::of(held::span(&range))?, Held::new(start, len)))
+}
+
 export! {
     fn setsockopt(fd: c_int, level: c_int, name: c_int, at: *const c_void, len: socklen_t) -> c_int {
         if is_zero_copy(level, name) {
             state::fail(libc::ENOPROTOOPT);
             return -1;
         }
+        // SAFETY: the caller's value.
+        let _held = if is_area(level, name) { unsafe { hold_area(at) } } else { None };
         // What the value points to, such as the instructions of a filter, is touched if the call was made in vain.
         let touch = || cover::structure(at, len as usize);
         // SAFETY: the caller's call, with a copy of the value.
@@ -181,13 +201,17 @@ pub fn refuses(fd: c_int, flags: c_int, is_managed: impl Fn() -> bool) -> bool {
 ///
 /// # Safety
 /// As the system call.
-pub unsafe fn by_number(number: c_long, &[a, b, c, d, ..]: &[usize; 6]) -> Option<isize> {
+pub unsafe fn by_number(number: c_long, &[a, b, c, d, e, _]: &[usize; 6]) -> Option<isize> {
     match number {
         // SAFETY: passes the caller's arguments on unchanged.
         libc::SYS_vmsplice => Some(unsafe { splice_memory(a as c_int, b as *const iovec, c, d as c_uint) }),
         libc::SYS_setsockopt if is_zero_copy(b as c_int, c as c_int) => {
             state::fail(libc::ENOPROTOOPT);
             Some(-1)
+        }
+        // SAFETY: as above.
+        libc::SYS_setsockopt if is_area(b as c_int, c as c_int) => {
+            Some(unsafe { setsockopt(a as c_int, b as c_int, c as c_int, d as *const c_void, e as socklen_t) as isize })
         }
         _ => None,
     }
