@@ -11,7 +11,7 @@ static char *from, *to;
 static volatile int is_over;
 static void *advise(void *range) {
     char *first = (char *)((uintptr_t)range & -PAGE);
-    while (!is_over) madvise(first, LEN + PAGE, MADV_PAGEOUT), usleep(50);
+    while (!is_over) madvise(first, LEN + PAGE, MADV_PAGEOUT), usleep(200);
     return NULL;
 }
 static void write_all(pid_t process, int by_number) {
@@ -40,6 +40,15 @@ static void write_file(pid_t process) {
     }
     close(file);
 }
+// In direct mode a child can bring memory in for others once its own has run short.
+static void wait_for(pid_t process) {
+    static char copy[LEN];
+    struct iovec target = {copy, LEN}, source = {to, LEN};
+    int whole = 0;
+    for (int i = 0; i < 300 && whole < 5; i++, usleep(30000))
+        whole += process_vm_readv(process, &target, 1, &source, 1, 0) == LEN;
+    CHECK(whole == 5, "%d whole reads", whole);
+}
 static long wrong_words(long number) {
     long wrong = 0;
     for (size_t at = 0; at < LEN; at += 8) wrong += *(uint64_t *)(to + at) != at * 3 + number;
@@ -49,12 +58,16 @@ int main(void) {
     int go[2], done[2];
     long wrong;
     char byte = 0;
+    uint64_t word = 5, there = 0;
+    struct iovec source = {&word, sizeof word}, target = {&there, sizeof there};
+    CHECK(process_vm_writev(getpid(), &source, 1, &target, 1, 0) == 8 && there == 5, "while all fits");
     from = anonymous(LEN + PAGE) + 120, to = anonymous(LEN + PAGE) + 2040;
     char *other = anonymous(48 * MIB);
     CHECK(pipe(go) == 0 && pipe(done) == 0, "pipes");
     pid_t child = fork();
     for (int is_child = child == 0; is_child;) {
         pthread_t thread;
+        memset(other, 1, 48 * MIB);
         pthread_create(&thread, NULL, advise, to);
         if (write(done[1], &wrong, sizeof wrong) < 0) _exit(1);
         for (int round = 0; round < 3; round++) {
@@ -67,6 +80,7 @@ int main(void) {
     pthread_t threads[2];
     for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, advise, i ? to : from);
     CHECK(read(done[0], &wrong, sizeof wrong) == sizeof wrong, "child");
+    wait_for(child);
     for (int round = 0; round < 5; round++) {
         long number = round < 2 ? round : 98 + round;
         memset(other, round, 48 * MIB);

@@ -127,7 +127,7 @@ fn note_lack_of_ram(budget_bytes: u64) {
     if there_are_bytes < budget_bytes {
         complain(&format!(
             "folioswap: note: {who} {} of RAM, less than the budget: the kernel swaps or kills beyond that; \
-             --memory 80% is of what there is",
+             --memory 80% takes 80% of that",
             Bytes(there_are_bytes)
         ));
     }

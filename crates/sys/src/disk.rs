@@ -21,25 +21,26 @@ const VIRTUAL: [&str; 6] = ["QEMU", "VMware", "Msft", "Google", "VBOX", "ORACLE"
 /// How deep devices may be stacked.
 pub(crate) const DEPTH: usize = 8;
 
-/// The number of the disk that was asked about last, and the answer. A forked child asks about the same, and may have a
+/// The numbers of disks that were asked about, and the answers. A forked child asks about the same, and may have a
 /// seccomp filter that refuses to read.
-struct Last(AtomicU64);
+struct Answers([AtomicU64; 8]);
 
-impl Last {
+impl Answers {
     const fn new() -> Self {
-        Last(AtomicU64::new(0))
+        Answers([const { AtomicU64::new(0) }; 8])
     }
 
     /// `ask` gives the answer for a disk's directory.
     fn of(&self, fd: RawFd, ask: impl FnOnce(&Path) -> u32) -> u32 {
         let Some(device) = number(fd) else { return 0 };
         let name = u64::from(libc::major(device)) << 20 | u64::from(libc::minor(device)) & 0xf_ffff;
-        let kept = self.0.load(Ordering::Relaxed);
-        if name != 0 && kept >> u32::BITS == name {
-            return kept as u32;
+        let kept = || self.0.iter().map(|answer| answer.load(Ordering::Relaxed));
+        if let Some(known) = kept().find(|kept| name != 0 && kept >> u32::BITS == name) {
+            return known as u32;
         }
         let answer = ask(&entry_of(device));
-        self.0.store(name << u32::BITS | u64::from(answer), Ordering::Relaxed);
+        let place = kept().position(|kept| kept == 0).unwrap_or(0);
+        self.0[place].store(name << u32::BITS | u64::from(answer), Ordering::Relaxed);
         answer
     }
 }
@@ -48,16 +49,16 @@ impl Last {
 /// without a device of their own, virtual disks.
 #[must_use]
 pub fn is_rotational(fd: RawFd) -> bool {
-    static LAST: Last = Last::new();
-    LAST.of(fd, |entry| turns(entry, DEPTH).into()) != 0
+    static ANSWERS: Answers = Answers::new();
+    ANSWERS.of(fd, |entry| turns(entry, DEPTH).into()) != 0
 }
 
-/// The largest request that a block device, or the one that holds a file, takes at present, in bytes. The kernel splits
-/// larger ones. `None` if this is unknown.
+/// The largest request that a block device, or the one that holds a file, took when it was first asked about, in bytes.
+/// The kernel splits larger ones. `None` if this is unknown.
 #[must_use]
 pub fn most_bytes_at_once(fd: RawFd) -> Option<usize> {
-    static LAST: Last = Last::new();
-    let kib = LAST.of(fd, |entry| {
+    static ANSWERS: Answers = Answers::new();
+    let kib = ANSWERS.of(fd, |entry| {
         let said = real_path(entry).and_then(|found| said_of_disk(&found, "queue/max_sectors_kb"));
         said.and_then(|kib| kib.parse().ok()).unwrap_or(0)
     });

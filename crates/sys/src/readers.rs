@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use crate::uffd::{EventFd, unless_limited};
-use crate::{check, futex};
+use crate::{check, futex, own_calls};
 
 /// How long a process may take for a piece, in looks, and how long until the next look whether it is stopped.
 const PATIENCE: usize = 100;
@@ -20,7 +20,7 @@ const UNTIL_LOOK: libc::timeval = libc::timeval { tv_sec: 0, tv_usec: 50_000 };
 const UNTIL_ROOM: Duration = Duration::from_millis(1);
 
 /// The address and the length of what is asked for, and [`What`].
-type Request = [usize; 3];
+type Words = [usize; 3];
 
 /// What a process asks another to do with its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +37,12 @@ impl What {
     const ALL: [What; 3] = [What::BringIn, What::Hold, What::Release];
 }
 
-/// Whether there is a process with this number.
+/// Whether there is a process with this number, or a filter may refuse to ask.
 #[must_use]
 pub fn exists(process: u32) -> bool {
+    if own_calls::is_used() {
+        return true;
+    }
     // SAFETY: sends no signal.
     let asked = check(unsafe { libc::syscall(libc::SYS_kill, process, 0) });
     !asked.is_err_and(|error| error.raw_os_error() == Some(libc::ESRCH))
@@ -78,8 +81,8 @@ fn set<T>(socket: &OwnedFd, option: libc::c_int, value: T) -> io::Result<()> {
 }
 
 /// What another process asks for.
-#[derive(Clone, Copy)]
-pub struct Asked {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
     /// The address of the memory.
     pub addr: usize,
     /// Its length in bytes.
@@ -88,17 +91,16 @@ pub struct Asked {
     pub what: What,
     /// The process that asks.
     pub process: u32,
+}
+
+/// A request that is to be answered.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    /// What it is.
+    pub request: Request,
     /// Where the answer goes.
     from: libc::sockaddr_un,
     from_len: libc::socklen_t,
-}
-
-impl Asked {
-    /// Whether it is of the same process and memory as another.
-    #[must_use]
-    pub fn is_of(&self, other: &Asked) -> bool {
-        (self.process, self.addr, self.len) == (other.process, other.addr, other.len)
-    }
 }
 
 /// The socket on which this process is asked, in the calling thread's descriptor table.
@@ -170,10 +172,10 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<Asked>> {
     // Room for the credentials and nothing else: the kernel drops descriptors that somebody sends along.
     #[repr(C, align(8))]
     struct Control([u8; CONTROL_BYTES]);
-    let (mut request, mut control): (Request, _) = ([0; 3], Control([0; CONTROL_BYTES]));
+    let (mut words, mut control): (Words, _) = ([0; 3], Control([0; CONTROL_BYTES]));
     // SAFETY: all zeroes is a valid address. Nothing is allocated here: a monitor thread asks outside the fork gate.
     let mut from: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    let mut part = libc::iovec { iov_base: request.as_mut_ptr().cast(), iov_len: size_of::<Request>() };
+    let mut part = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: size_of::<Words>() };
     // SAFETY: all zeroes is a valid header.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_name = (&raw mut from).cast();
@@ -198,13 +200,10 @@ fn receive(socket: &OwnedFd) -> io::Result<Option<Asked>> {
     // SAFETY: takes no pointers.
     let user = unsafe { libc::geteuid() };
     let sender = sender.filter(|sender| sender.uid == 0 || sender.uid == user);
-    let what = What::ALL.get(request[2]).filter(|_| read as usize == size_of::<Request>());
-    let (addr, len, from_len) = (request[0], request[1], header.msg_namelen);
+    let what = What::ALL.get(words[2]).filter(|_| read as usize == size_of::<Words>());
+    let ([addr, len, _], from_len) = (words, header.msg_namelen);
     let asked = |(sender, what): (libc::ucred, &What)| Asked {
-        addr,
-        len,
-        what: *what,
-        process: sender.pid as u32,
+        request: Request { addr, len, what: *what, process: sender.pid as u32 },
         from,
         from_len,
     };
@@ -225,18 +224,23 @@ pub struct HeldThere {
 }
 
 impl HeldThere {
-    /// Has another process hold memory. `None`: it does not answer, or is stopped and moves nothing; or other
-    /// processes have it hold too much for long.
+    /// Has another process hold memory. `None`: it does not answer, or is stopped and moves nothing; or it holds too
+    /// much already, so many times in a row.
     #[must_use]
-    pub fn new(process: u32, addr: usize, len: usize) -> Option<Self> {
+    pub fn new(process: u32, addr: usize, len: usize, nr_tries: usize) -> Option<Self> {
         if is_stopped(process) {
             return None;
         }
-        for _ in 0..PATIENCE {
-            if try_ask(process, addr, len, What::Hold).ok()? {
-                return Some(HeldThere { process, addr, len });
+        for _ in 0..nr_tries {
+            match try_ask(process, addr, len, What::Hold) {
+                Ok(true) => return Some(HeldThere { process, addr, len }),
+                Ok(false) => futex::sleep(UNTIL_ROOM),
+                Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => return None,
+                Err(_) => {
+                    let _ = try_ask(process, addr, len, What::Release); // it may do so later
+                    return None;
+                }
             }
-            futex::sleep(UNTIL_ROOM);
         }
         None
     }
@@ -255,11 +259,14 @@ fn try_ask(process: u32, addr: usize, len: usize, what: What) -> io::Result<bool
     bind(&socket, &name, size_of::<libc::sa_family_t>() as libc::socklen_t)?; // a name of the kernel's choice
     set(&socket, libc::SO_RCVTIMEO, UNTIL_LOOK)?;
     set(&socket, libc::SO_SNDTIMEO, UNTIL_LOOK)?;
-    let request: Request = [addr, len, what as usize];
-    let (fd, flags, bytes) = (socket.as_raw_fd(), libc::MSG_NOSIGNAL, size_of::<Request>());
+    let words: Words = [addr, len, what as usize];
+    let (fd, flags, bytes) = (socket.as_raw_fd(), libc::MSG_NOSIGNAL, size_of::<Words>());
+    // From then on nobody else can answer.
+    // SAFETY: the kernel reads an address of this length.
+    check(unsafe { libc::syscall(libc::SYS_connect, fd, &raw const name, name_len) })?;
     patiently(process, || {
-        // SAFETY: the kernel reads the request, and an address of this length.
-        unsafe { libc::syscall(libc::SYS_sendto, fd, request.as_ptr(), bytes, flags, &raw const name, name_len) }
+        // SAFETY: the kernel reads the request.
+        unsafe { libc::syscall(libc::SYS_sendto, fd, words.as_ptr(), bytes, flags, 0usize, 0usize) }
     })?;
     let mut done = [0u8];
     if what != What::Release {
@@ -301,10 +308,10 @@ mod tests {
     use super::*;
 
     /// Sends a request and a descriptor to the socket of this process.
-    fn send_with_descriptor(request: Request, descriptor: RawFd) {
+    fn send_with_descriptor(words: Words, descriptor: RawFd) {
         let socket = socket().unwrap();
         let (mut to, len) = address(std::process::id());
-        let mut part = libc::iovec { iov_base: request.as_ptr().cast_mut().cast(), iov_len: size_of::<Request>() };
+        let mut part = libc::iovec { iov_base: words.as_ptr().cast_mut().cast(), iov_len: size_of::<Words>() };
         let mut control = [0u64; 3];
         // SAFETY: a valid header, which names buffers of this frame with their lengths.
         unsafe {
@@ -327,9 +334,9 @@ mod tests {
         std::thread::scope(|scope| {
             let answering = scope.spawn(|| {
                 let listener = Listener::new().unwrap();
-                while let Some(request) = listener.wait(&stop).unwrap() {
-                    asked.send((request.addr, request.len, request.what)).unwrap();
-                    listener.answer(&request, true);
+                while let Some(one) = listener.wait(&stop).unwrap() {
+                    asked.send((one.request.addr, one.request.len, one.request.what)).unwrap();
+                    listener.answer(&one, true);
                 }
             });
             while !ask(std::process::id(), 0x1000, 0x2000) {
@@ -340,7 +347,7 @@ mod tests {
             send_with_descriptor([0x3000, 0x4000, 0], writer.as_raw_fd());
             drop(writer);
             assert_eq!(seen.recv().unwrap(), (0x3000, 0x4000, What::BringIn));
-            let held = HeldThere::new(std::process::id(), 0x5000, 0x6000).unwrap();
+            let held = HeldThere::new(std::process::id(), 0x5000, 0x6000, 1).unwrap();
             assert_eq!(seen.recv().unwrap(), (0x5000, 0x6000, What::Hold));
             drop(held);
             assert_eq!(seen.recv().unwrap(), (0x5000, 0x6000, What::Release));

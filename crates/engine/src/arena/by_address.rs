@@ -443,8 +443,8 @@ impl RawSpace {
         self.with(move |engine| holds::hold(engine, &(addr..addr + len), most_bytes))
     }
 
-    /// Has this called on a thread of the engine's, which holds no lock, when no more memory can leave RAM: it releases
-    /// holds that are over, and returns whether there were any. The first such function stays.
+    /// Has this called on a thread of the engine's when no more memory can leave RAM: it releases holds that are over,
+    /// and returns whether there were any. It must not wait for a thread that forks. The first such function stays.
     pub fn ask_when_stuck(&self, let_go: fn() -> bool) {
         self.engine.ram().demand().ask_when_stuck(let_go);
     }

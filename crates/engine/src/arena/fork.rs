@@ -18,7 +18,6 @@ use crate::device;
 use crate::fault::holds;
 use crate::manage::fork::{self, Resting};
 use crate::process::threads::Thread;
-use crate::process::turns::{Waits, asleep};
 
 /// An arena at rest while its process forks. Ends with one of its methods in each process.
 pub struct Forking<'a> {
@@ -80,8 +79,7 @@ impl Forking<'_> {
         };
         resting.go_on_in_child(delivery).map_err(Error::system("going on in a forked child"))?;
         running.crew.begin_in_child(threads, || {
-            let unpin = |block| asleep(holds::unpin(&running.engine, block, Waits::Asleep));
-            held.into_iter().for_each(unpin); // other threads held them
+            held.into_iter().for_each(|block| holds::unpin(&running.engine, block)); // other threads held them
             running.open_own_swap()
         })
     }

@@ -11,17 +11,18 @@ use crate::engine::Engine;
 use crate::fault::touch::bring_in;
 use crate::memory::table::{blocks_of, pages_in};
 use crate::process::turns::{Waits, asleep};
+use crate::process::wakeup::Pass;
 
-/// The blocks of a range. Those that are not managed are counted, too: they may be when the hold ends.
-pub(crate) fn blocks(range: &Range<usize>) -> Vec<BlockId> {
-    blocks_of(range).map(BlockId::from_index).collect()
+/// The blocks of a range that are managed.
+pub(crate) fn open_blocks(engine: &Engine, range: &Range<usize>) -> Vec<BlockId> {
+    blocks_of(range).map(BlockId::from_index).filter(|&block| engine.table().is_open(block)).collect()
 }
 
 /// Brings a range in and holds it, unless more than `most_bytes` would be held in all: then nothing is held, and the
 /// result is `None`. Each block counts as a whole, and once. `false`: some content could not be read; the hold stands
 /// nevertheless.
 pub(crate) fn hold(engine: &Engine, range: &Range<usize>, most_bytes: u64) -> Option<bool> {
-    let blocks = blocks(range);
+    let blocks = open_blocks(engine, range);
     {
         let _blocked = signals::block_all();
         if !engine.holds().add(&blocks, most_bytes) {
@@ -33,8 +34,7 @@ pub(crate) fn hold(engine: &Engine, range: &Range<usize>, most_bytes: u64) -> Op
         let _blocked = signals::block_all();
         !bring_in_held(engine, block, &pages_in(block, range), thread)
     };
-    let managed = blocks.iter().filter(|&&block| engine.table().is_open(block));
-    Some(managed.filter(is_lost).count() == 0)
+    Some(blocks.iter().filter(is_lost).count() == 0)
 }
 
 /// Brings pages of a block in, and pins the block, which is held. `false`: some content is lost.
@@ -47,11 +47,11 @@ fn bring_in_held(engine: &Engine, id: BlockId, pages: &Range<usize>, thread: u32
     bring_in(engine, id, pages, thread) && all_in // what has left again meanwhile
 }
 
-/// Pins a block, unless it was unmapped meanwhile. What comes in then stays. Inside the gate.
+/// Pins a block, unless it was unmapped meanwhile, and with it its holds. What comes in then stays. Inside the gate.
 pub(crate) async fn pin(engine: &Engine, id: BlockId, waits: Waits<'_>) {
     if engine.table().has(id) {
         let mut block = engine.lock_for(id, waits).await;
-        block.pinned |= engine.table().is_open(id);
+        block.pinned |= engine.table().is_open(id) && engine.holds().pause().contains_key(&id);
     }
 }
 
@@ -64,10 +64,17 @@ pub(crate) fn release(engine: &Engine, range: &Range<usize>) {
 /// Ends a hold, for a flow that waits in its own way.
 pub(crate) async fn release_for(engine: &Engine, range: &Range<usize>, waits: Waits<'_>) {
     for block in blocks_of(range).map(BlockId::from_index) {
+        let _pass = enter(engine, waits).await; // a thread that forks has locked the counts
         if engine.holds().subtract(block) {
-            unpin(engine, block, waits).await;
+            unpin_inside(engine, block, waits).await;
         }
     }
+}
+
+/// Enters the gate for the calling thread.
+pub(crate) async fn enter<'e>(engine: &'e Engine, waits: Waits<'_>) -> Pass<'e> {
+    let thread = signals::thread_id();
+    waits.until(|| engine.gate().enter(thread), || engine.gate().try_enter(thread)).await
 }
 
 /// Ends the holds of blocks of which nothing stays managed.
@@ -83,13 +90,16 @@ pub(crate) fn forget(engine: &Engine, range: &Range<usize>) {
         counts.remove(block);
     }
     drop(counts);
-    held.into_iter().for_each(|block| asleep(unpin(engine, block, Waits::Asleep)));
+    held.into_iter().for_each(|block| unpin(engine, block));
 }
 
 /// Unpins a block that was held. Signals are blocked.
-pub(crate) async fn unpin(engine: &Engine, id: BlockId, waits: Waits<'_>) {
-    let thread = signals::thread_id();
-    let _pass = waits.until(|| engine.gate().enter(thread), || engine.gate().try_enter(thread)).await;
+pub(crate) fn unpin(engine: &Engine, id: BlockId) {
+    let _pass = engine.gate().enter(signals::thread_id());
+    asleep(unpin_inside(engine, id, Waits::Asleep));
+}
+
+async fn unpin_inside(engine: &Engine, id: BlockId, waits: Waits<'_>) {
     if !engine.table().has(id) {
         return;
     }

@@ -139,7 +139,7 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
             && let Some(pass) = self.engine.gate().try_enter(thread)
         {
             asking.next = None;
-            self.begin(pass, Reported { addr: asked.addr, thread }, Some(asked));
+            self.begin(pass, Reported { addr: asked.request.addr, thread }, Some(asked));
             return !self.asking.is_served;
         }
         false
@@ -275,7 +275,7 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool, starting: Star
         if begun < watch_until && !engine.stopping() {
             folioswap_sys::cpu::yield_now();
         } else {
-            if flights.asking.may_ask && flights.begin_for_reader() {
+            if flights.asking.may_ask && flights.begin_for_reader() && !engine.stopping() {
                 continue;
             }
             let moment = flights.wait_for_a_turn().then_some(turn);

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use folioswap_core::{BlockId, State};
-use folioswap_sys::readers::{Asked, Listener, What, exists};
+use folioswap_sys::readers::{Asked, Listener, Request, What, exists};
 use folioswap_sys::signals;
 use folioswap_sys::uffd::EventFd;
 
@@ -17,7 +17,6 @@ use crate::fault::holds;
 use crate::memory::table::{blocks_of, pages_in};
 use crate::process::threads::Starting;
 use crate::process::turns::{Waits, asleep};
-use crate::process::wakeup::Pass;
 
 /// The most that is brought in at once.
 const MOST_BYTES: usize = 4 << 20;
@@ -34,74 +33,82 @@ const HELD_SHARE: u64 = 2;
 /// How this process is asked, and what others hold.
 pub(crate) struct Readers {
     listener: Listener,
-    held: [Cell<Option<Asked>>; MOST_HOLDS],
+    held: HeldForOthers,
 }
 
 impl Readers {
     /// `None`: this process cannot listen.
     pub fn new() -> Option<Self> {
-        Some(Readers { listener: Listener::new().ok()?, held: Default::default() })
+        Some(Readers { listener: Listener::new().ok()?, held: HeldForOthers::default() })
     }
 
     pub fn listener(&self) -> &Listener {
         &self.listener
     }
 
-    /// Does what a process asks for, and tells it.
+    /// Does what a process asks for, and tells it, unless it waits for no answer.
     pub async fn serve(&self, engine: &Engine, asked: Asked, waits: Waits<'_>) {
-        let range = asked.addr..asked.addr.saturating_add(asked.len.min(MOST_BYTES));
-        let range = engine.table().possible(range);
-        let is_done = match asked.what {
+        if let Some(is_done) = self.held.serve(engine, &asked.request, waits).await {
+            self.listener.answer(&asked, is_done);
+        }
+    }
+}
+
+/// What this process holds for others.
+#[derive(Default)]
+pub(crate) struct HeldForOthers([Cell<Option<Request>>; MOST_HOLDS]);
+
+impl HeldForOthers {
+    /// Does what a process asks for. Returns whether it is done; `None`: nobody waits for an answer.
+    pub async fn serve(&self, engine: &Engine, request: &Request, waits: Waits<'_>) -> Option<bool> {
+        while self.end(engine, |held| !exists(held.process), waits).await {}
+        match request.what {
             What::BringIn => {
-                bring_in(engine, &range, waits).await;
-                true
+                bring_in(engine, &range_of(engine, request), waits).await;
+                Some(true)
             }
-            What::Hold => self.hold(engine, &asked, &range, waits).await,
+            What::Hold => Some(self.hold(engine, request, waits).await),
             What::Release => {
-                self.end(engine, |held| held.is_of(&asked), waits).await;
-                return; // nobody waits for an answer
+                let is_same = |held: &Request| *held == Request { what: What::Hold, ..*request };
+                self.end(engine, is_same, waits).await;
+                None
             }
-        };
-        self.listener.answer(&asked, is_done);
+        }
     }
 
-    /// Brings a range in and holds it. `false`: not now.
-    async fn hold(&self, engine: &Engine, asked: &Asked, range: &Range<usize>, waits: Waits<'_>) -> bool {
-        self.end(engine, |held| !exists(held.process), waits).await;
-        let Some(place) = self.held.iter().find(|place| place.get().is_none()) else { return false };
-        let blocks = {
-            let _pass = enter(engine, waits).await;
-            let blocks = holds::blocks(range);
-            if !engine.holds().add(&blocks, engine.ram().budget_bytes() / HELD_SHARE) {
+    /// Brings memory in and holds it. `false`: not now.
+    async fn hold(&self, engine: &Engine, request: &Request, waits: Waits<'_>) -> bool {
+        let range = &range_of(engine, request);
+        let Some(place) = self.0.iter().find(|place| place.get().is_none()) else { return false };
+        {
+            let _pass = holds::enter(engine, waits).await;
+            if !engine.holds().add(&holds::open_blocks(engine, range), engine.ram().budget_bytes() / HELD_SHARE) {
                 return false;
             }
-            blocks
-        };
-        place.set(Some(*asked));
+        }
+        place.set(Some(*request));
         bring_in(engine, range, waits).await;
-        for block in blocks {
-            let _pass = enter(engine, waits).await;
+        for block in blocks_of(range).map(BlockId::from_index) {
+            let _pass = holds::enter(engine, waits).await;
             holds::pin(engine, block, waits).await;
         }
         bring_in(engine, range, waits).await; // what has left again meanwhile
         true
     }
 
-    /// Ends holds.
-    async fn end(&self, engine: &Engine, is_over: impl Fn(&Asked) -> bool, waits: Waits<'_>) {
-        for place in &self.held {
-            if let Some(held) = place.get().filter(&is_over) {
-                place.set(None);
-                let range = held.addr..held.addr.saturating_add(held.len.min(MOST_BYTES));
-                holds::release_for(engine, &engine.table().possible(range), waits).await;
-            }
-        }
+    /// Ends a hold. `false`: there is no such hold.
+    async fn end(&self, engine: &Engine, is_over: impl Fn(&Request) -> bool, waits: Waits<'_>) -> bool {
+        let mut places = self.0.iter();
+        let Some(place) = places.find(|place| place.get().is_some_and(|held| is_over(&held))) else { return false };
+        let Some(held) = place.take() else { return false };
+        holds::release_for(engine, &range_of(engine, &held), waits).await;
+        true
     }
 }
 
-async fn enter<'e>(engine: &'e Engine, waits: Waits<'_>) -> Pass<'e> {
-    let thread = signals::thread_id();
-    waits.until(|| engine.gate().enter(thread), || engine.gate().try_enter(thread)).await
+/// What a request is of. Another process named it: it may be anything.
+fn range_of(engine: &Engine, &Request { addr, len, .. }: &Request) -> Range<usize> {
+    engine.table().possible(addr..addr.saturating_add(len.min(MOST_BYTES)))
 }
 
 /// Body of the thread. Returns when `stop` is signalled. If the process cannot listen, nobody is served.
@@ -122,7 +129,7 @@ async fn bring_in(engine: &Engine, range: &Range<usize>, waits: Waits<'_>) {
             continue;
         }
         for page in pages_in(id, range) {
-            let pass = enter(engine, waits).await;
+            let pass = holds::enter(engine, waits).await;
             let block = engine.lock_for(id, waits).await;
             let is_out = !matches!(block.state(block.index_of(page)), State::Resident(_)) && !block.is_sealed(page);
             drop(block);

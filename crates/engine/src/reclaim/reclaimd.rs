@@ -85,7 +85,7 @@ pub(crate) fn run(engine: &Engine, place: ReclaimThread, has_begun: impl FnOnce(
     let mut measured = Instant::now();
     while !engine.stopping() {
         let seen = engine.ram().reclaim_wanted().now();
-        let is_stuck = reclaim(engine, &mut writes, thread, place) && place.is_first();
+        let is_stuck = reclaim(engine, &mut writes, thread, place) && !place.is_companion();
         if is_stuck && engine.ram().demand().let_go() {
             continue;
         }

@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fastrand::Rng;
 use folioswap_core::{BLOCK_PAGES, BlockId, FaultKind, Order, PAGE_SIZE, PIECE, State, Taken};
+use folioswap_sys::readers::{Request, What};
 
 use super::without_kernel::{NR_FIT, Simulated, Unwanted, block, go_on, turns};
 use crate::compact::direct::OnOwnThread;
 use crate::config::swap_in_policy::SwapIn;
 use crate::engine::{DirectReclaim, Engine};
-use crate::process::turns::Waits;
+use crate::fault::readers::HeldForOthers;
+use crate::process::turns::{Waits, asleep};
 
 fn nr_faults(simulated: &Simulated, kind: FaultKind) -> u64 {
     simulated.engine.stats().snapshot().fault(kind).count()
@@ -226,4 +228,41 @@ fn memory_larger_than_ram_is_what_was_written() {
         assert!(nr_faults(&simulated, FaultKind::SwapIn) > 0 && simulated.nr_frames_in_use() <= NR_FIT * BLOCK_PAGES);
         simulated.engine.ram().zones().verify();
     }
+}
+
+#[test]
+fn what_others_hold_stays_until_they_release_it_or_end() {
+    let simulated = Simulated::new(Some(Order::PAGE), SwapIn::Never, Unwanted);
+    let (engine, held) = (&simulated.engine, HeldForOthers::default());
+    let (own, gone) = (std::process::id(), u32::MAX / 4);
+    let request = |number: usize, what, process| Request {
+        addr: engine.table().addr(block(number).page(3)),
+        len: 2 * PAGE_SIZE,
+        what,
+        process,
+    };
+    let serve = |request: &Request| asleep(held.serve(engine, request, Waits::Asleep));
+    let is_pinned = |number: usize| engine.lock(block(number)).pinned;
+    for number in 0..2 {
+        simulated.fill(block(number), 5);
+        simulated.send_out(block(number));
+    }
+    for _ in 0..2 {
+        assert_eq!(serve(&request(0, What::Hold, own)), Some(true));
+        assert!(is_pinned(0) && !is_pinned(1) && simulated.is_filled(block(0).page(4), 5));
+    }
+    assert_eq!(serve(&request(0, What::Release, own)), None);
+    assert!(is_pinned(0), "the other hold stands");
+    assert_eq!(serve(&request(1, What::Release, own)), None, "of nothing");
+    assert_eq!(serve(&request(0, What::Release, own)), None);
+    assert!(!is_pinned(0));
+    // Half of the budget.
+    for number in 0..NR_FIT / 2 {
+        assert_eq!(serve(&request(number, What::Hold, gone)), Some(true));
+        assert!(is_pinned(number));
+        assert_eq!(serve(&request(number + 1, What::BringIn, own)), Some(true));
+        assert!(!is_pinned(number), "the process that held it has ended");
+        assert_eq!(serve(&request(number, What::Hold, own)), Some(true));
+    }
+    assert_eq!(serve(&request(NR_FIT / 2, What::Hold, own)), Some(false));
 }

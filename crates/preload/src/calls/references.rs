@@ -155,11 +155,12 @@ fn is_area(level: c_int, name: c_int) -> bool {
 ///
 /// # Safety
 /// The value of [`is_area`]'s option.
-unsafe fn hold_area(at: *const c_void) -> Option<(Grant, Held)> {
+unsafe fn hold_area(at: *const c_void) -> Option<(Held, Grant)> {
     // SAFETY: any two words are an address and a length.
     let [start, len] = unsafe { access::read(at.cast::<[usize; 2]>()) }?;
     let range = start..start.checked_add(len)?;
-    Some((Grant::of(held::span(&range))?, Held::new(start, len)))
+    let grant = Grant::of(held::span(&range))?;
+    Some((Held::new(start, len), grant))
 }
 
 export! {
@@ -209,9 +210,10 @@ pub unsafe fn by_number(number: c_long, &[a, b, c, d, e, _]: &[usize; 6]) -> Opt
             state::fail(libc::ENOPROTOOPT);
             Some(-1)
         }
-        // SAFETY: as above.
         libc::SYS_setsockopt if is_area(b as c_int, c as c_int) => {
-            Some(unsafe { setsockopt(a as c_int, b as c_int, c as c_int, d as *const c_void, e as socklen_t) as isize })
+            // SAFETY: as above.
+            let set = unsafe { setsockopt(a as c_int, b as c_int, c as c_int, d as *const c_void, e as socklen_t) };
+            Some(set as isize)
         }
         _ => None,
     }

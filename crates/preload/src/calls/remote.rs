@@ -19,7 +19,7 @@ use crate::ground::export::{export, real};
 use crate::ground::real::kernel;
 use crate::ground::{guard, state, waiting};
 use crate::memory::cover::{self, Outcome, repeat, text};
-use crate::memory::held::Held;
+use crate::memory::held::{self, Held};
 use crate::memory::known;
 
 /// Whether the program may have a file of page tables.
@@ -168,11 +168,15 @@ fn bring_in(process: pid_t, addr: usize, len: usize) -> bool {
     })
 }
 
-/// Whether memory of processes that are run with this one leaves RAM by a copy. The kernel looks up all pages that it
-/// is to write to in a process, and then copies: one of them may have left meanwhile, and with it what is written.
+/// Whether memory of processes that are run with this one may leave RAM by a copy. The kernel looks up all pages that
+/// it is to write to in a process, and then copies: one of them may have left meanwhile, and with it what is written.
 pub fn may_be_copied() -> bool {
-    state::arena().is_none_or(|arena| arena.mapping() == Mapping::Copy)
+    let may_ask = !own_calls::is_used() && !guard::inside();
+    may_ask && state::arena().map_or(state::may_manage(), |arena| arena.mapping() == Mapping::Copy)
 }
+
+/// How often another process is asked to keep memory that is to be written.
+const HOLD_TRIES: usize = 100;
 
 /// Memory of a process that stays in RAM until this is dropped, as far as that is possible.
 #[derive(Default)]
@@ -184,23 +188,23 @@ pub struct Kept {
 impl Kept {
     /// For a call that writes there, if that is needed ([`may_be_copied`]).
     pub fn for_write(process: pid_t, addr: usize, len: usize) -> Self {
-        let is_needed = may_be_copied() && !guard::inside();
-        is_needed.then(|| Kept::new(process, addr, len)).flatten().unwrap_or_default()
+        may_be_copied().then(|| Kept::new(process, addr, len, HOLD_TRIES)).flatten().unwrap_or_default()
     }
 
     /// Brings it in. `None`: it is not kept.
-    fn new(process: pid_t, addr: usize, len: usize) -> Option<Self> {
+    fn new(process: pid_t, addr: usize, len: usize, nr_tries: usize) -> Option<Self> {
         if is_own(process) {
-            return state::space().map(|_| Kept { _own: Some(Held::new(addr, len)), _there: None });
+            let is_possible = state::space().is_some() && len <= held::PIECE_BYTES;
+            return is_possible.then(|| Kept { _own: Some(Held::new(addr, len)), _there: None });
         }
         let _guard = guard::enter();
-        let there = state::keeping_errno(|| HeldThere::new(process as u32, addr, len))?;
+        let there = state::keeping_errno(|| HeldThere::new(process as u32, addr, len, nr_tries))?;
         Some(Kept { _own: None, _there: Some(there) })
     }
 
     /// Brings it in, and perhaps keeps it. `None`: the process cannot bring it in.
     fn brought_in(process: pid_t, addr: usize, len: usize) -> Option<Self> {
-        Kept::new(process, addr, len).or_else(|| bring_in(process, addr, len).then(Kept::default))
+        Kept::new(process, addr, len, 1).or_else(|| bring_in(process, addr, len).then(Kept::default))
     }
 }
 
@@ -259,7 +263,7 @@ pub fn transfer_to(fd: c_int, len: usize, offset: Option<i64>, call: impl Fn(usi
 
 /// The process whose memory is written by way of a descriptor, if it is to be kept in RAM meanwhile.
 fn written(fd: c_int) -> Option<pid_t> {
-    (known::has_memory_file() && may_be_copied() && !guard::inside()).then(|| process_of(fd))?
+    (known::has_memory_file() && may_be_copied()).then(|| process_of(fd))?
 }
 
 /// Where a transfer begins.
@@ -319,13 +323,27 @@ pub fn transfer_list(fd: c_int, buffers: List, offset: Option<i64>, call: impl F
     best
 }
 
-/// The same for a call that writes. What it writes is kept in RAM meanwhile, if the other process permits that.
-pub fn transfer_list_to(fd: c_int, buffers: List, offset: Option<i64>, call: impl Fn() -> isize) -> isize {
-    let _kept = written(fd).map(|process| {
-        let len = entries(buffers).map_or(0, |list| bytes_of(&list));
-        Kept::for_write(process, start_of(fd, offset), len)
-    });
-    transfer_list(fd, buffers, offset, call)
+/// The same for a call that writes. What it writes is kept in RAM meanwhile. `call` makes it for a list at an offset;
+/// -1: at the descriptor's position.
+pub fn transfer_list_to(fd: c_int, buffers: List, offset: Option<i64>, call: impl Fn(List, i64) -> isize) -> isize {
+    let Some((process, list)) = written(fd).and_then(|process| Some((process, entries(buffers)?))) else {
+        return transfer_list(fd, buffers, offset, || call(buffers, offset.unwrap_or(-1)));
+    };
+    let (start, len, mut done) = (start_of(fd, offset), bytes_of(&list), 0);
+    loop {
+        let piece = part(&list, done, PIECE_BYTES.min(len - done));
+        let (nr_bytes, list) = (bytes_of(&piece), (piece.as_ptr(), piece.len()));
+        let _kept = Kept::for_write(process, start + done, nr_bytes);
+        let place = offset.map(|offset| offset + done as i64);
+        let result = transfer_list(fd, list, place, || call(list, place.unwrap_or(-1)));
+        if result <= 0 && done == 0 {
+            return result;
+        }
+        done += result.max(0) as usize;
+        if done == len || (result.max(0) as usize) < nr_bytes {
+            return done as isize;
+        }
+    }
 }
 
 /// What is left of a list of the program's after its first `done` bytes; nothing if that is not readable.
@@ -381,8 +399,6 @@ fn bring_in_first(process: pid_t, ranges: &[iovec], len: usize) -> Option<Kept> 
 pub fn traced<R: Outcome>(what: c_uint, process: pid_t, addr: usize, call: impl Fn() -> R) -> R {
     let is_word =
         matches!(what, libc::PTRACE_PEEKTEXT | libc::PTRACE_PEEKDATA | libc::PTRACE_POKETEXT | libc::PTRACE_POKEDATA);
-    let is_written = is_word && matches!(what, libc::PTRACE_POKETEXT | libc::PTRACE_POKEDATA);
-    let _kept = is_written.then(|| Kept::for_write(process, addr, size_of::<c_long>()));
     let mut tries = 0;
     loop {
         state::fail(0);

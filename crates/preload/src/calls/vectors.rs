@@ -456,7 +456,9 @@ made_both! {
             if done > 0 && !transfer::goes_on(Awaits::More(by, fd), libc::POLLOUT) {
                 return -1;
             }
-            remote::transfer_list_to(fd, (list, count as usize), None, || real_writev(by, fd, list, count))
+            remote::transfer_list_to(fd, (list, count as usize), None, |(list, count), _| {
+                real_writev(by, fd, list, count as c_int)
+            })
         }) }
     }
 }
@@ -476,7 +478,9 @@ made_both! {
         // SAFETY: as above.
         unsafe { send(fd, list, count, |list, count, done| {
             let offset = offset.wrapping_add(done as i64);
-            remote::transfer_list_to(fd, (list, count as usize), Some(offset), || real_pwritev(by, fd, list, count, offset))
+            remote::transfer_list_to(fd, (list, count as usize), Some(offset), |(list, count), offset| {
+                real_pwritev(by, fd, list, count as c_int, offset)
+            })
         }) }
     }
 }
@@ -501,8 +505,8 @@ made_both! {
         unsafe { send(fd, list, count, |list, count, done| {
             let offset = offset_after(offset, done);
             let place = (offset != -1).then_some(offset);
-            remote::transfer_list_to(fd, (list, count as usize), place, || match by {
-                By::Name => PWRITEV2.get()(fd, list, count, offset, flags),
+            remote::transfer_list_to(fd, (list, count as usize), place, |(list, count), offset| match by {
+                By::Name => PWRITEV2.get()(fd, list, count as c_int, offset, flags),
                 By::Number => kernel!(libc::SYS_pwritev2, fd, list, count, offset, 0, flags) as isize,
             })
         }) }
@@ -520,17 +524,16 @@ fn repeat_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: impl 
 /// The same for a call that writes. Where folios are copied it writes to pieces that are kept in RAM, from buffers that
 /// are present.
 fn write_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: impl Fn(List, List) -> isize) -> isize {
-    let rest = if writes_to_process(ANOTHER_PROCESS, false) { remote::rest(ranges, done) } else { Vec::new() };
-    if rest.is_empty() {
+    let listed = |list, done| if remote::may_be_copied() { remote::rest(list, done) } else { Vec::new() };
+    let (from, rest) = (listed(local, 0), listed(ranges, done));
+    let total = bytes_of(&from).min(bytes_of(&rest));
+    if total == 0 {
         return repeat_ranges(pid, local, ranges, done, call);
     }
-    // SAFETY: the list of the transfer.
-    let local = unsafe { buffers(local.0, local.1) };
-    let total = bytes_of(local).min(bytes_of(&rest));
     let mut written = 0;
     while written < total {
         let to = part(&rest, written, MOST_STREAM_BYTES.min(total - written))[0];
-        let from = part(local, written, to.iov_len);
+        let from = part(&from, written, to.iov_len);
         let _kept = Kept::for_write(pid, to.iov_base as usize, to.iov_len);
         let result = remote::transfer_ranges(pid, (from.as_ptr(), from.len()), (&raw const to, 1), &call);
         if result < 0 && written == 0 {

@@ -26,8 +26,6 @@ const FRAME_BYTES: usize = 4 << 10;
 /// is held in RAM.
 const LEAST_BYTES: usize = 32 << 10;
 const MOST_BYTES: usize = 1 << 20;
-/// The part of the budget that they may hold.
-const HELD_PART: u64 = 4;
 /// A guard page below the stack.
 const GUARD_BYTES: usize = PAGE_SIZE;
 
@@ -177,8 +175,7 @@ pub fn is_on_theirs(pointer: usize) -> bool {
     stands_for().is_some_and(|theirs| !disarms(&theirs) && is_on(&theirs, pointer))
 }
 
-/// Notes which stack the calling thread really uses, if any. `false`: none, because another thread uses it, or all of
-/// them would hold too much of the budget.
+/// Notes which stack the calling thread really uses, if any. `false`: another thread uses it, and this one none.
 fn note_used(wanted: Option<&libc::stack_t>) -> bool {
     if vforked::is_child() {
         return true;
@@ -197,12 +194,10 @@ fn note_used(wanted: Option<&libc::stack_t>) -> bool {
     let _before = stacks().take_used(mapping);
     let mut stacks = stacks();
     let is_free = stacks.used.iter().all(|used| used.range.end <= range.start || range.end <= used.range.start);
-    let nr_bytes = stacks.used.iter().map(|used| used.range.len()).sum::<usize>() + range.len();
-    let is_used = is_free && state::space().is_none_or(|space| nr_bytes as u64 <= space.memory() / HELD_PART);
-    if is_used {
+    if is_free {
         stacks.used.push(Used { thread: mapping, range, is_held: false });
     }
-    is_used
+    is_free
 }
 
 /// The kernel has refused another stack: the thread has the one that it had.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use folioswap::{BLOCK_BYTES, PAGE_SIZE, RawSpace, Waited};
 use folioswap_sys::static_tls::StaticTls;
-use folioswap_sys::{fault_stack, futex, held_signals, static_tls, tls_vector};
+use folioswap_sys::{fault_stack, futex, held_signals, own_calls, static_tls, tls_vector};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t, stack_t};
 
 use crate::faults::{ended_tls, ours, robust, signal_stack, small_stack};
@@ -85,7 +85,7 @@ impl HeldStack {
         false
     }
 
-    /// Its pages that stay in RAM, or blocks.
+    /// Its pages that stay in RAM; 1, if they are held by blocks.
     fn nr_kept(&self) -> usize {
         if let Kept::Pages(pages) = &self.kept { pages.len() } else { 1 }
     }
@@ -223,12 +223,17 @@ fn release_ended() {
     release(HeldStack::is_over);
 }
 
-/// The same for a thread of the engine's, when no memory can leave RAM. A thread that forks may wait for that thread.
+/// The same for the reclaim thread, when no memory can leave RAM. It waits for no lock, which a thread may have that
+/// forks, and waits for this thread. Stacks that are this library's take no managed memory.
 pub fn release_when_stuck() -> bool {
+    if own_calls::is_used() {
+        return false; // the program's filter may refuse to ask for threads
+    }
     let (Some(space), Some(mut stacks)) = (state::space(), HELD.try_lock()) else { return false };
     let nr_kept = |stacks: &Vec<HeldStack>| stacks.iter().map(HeldStack::nr_kept).sum::<usize>();
     let before = nr_kept(&stacks);
-    let over: Vec<_> = stacks.extract_if(.., HeldStack::is_over).collect();
+    let over: Vec<_> =
+        stacks.extract_if(.., |stack| !matches!(stack.kept, Kept::SignalStack) && stack.is_over()).collect();
     let is_less = nr_kept(&stacks) < before;
     drop(stacks);
     over.into_iter().for_each(|stack| stack.release(space));

@@ -14,7 +14,7 @@ use crate::memory::small_buffers;
 
 /// Unmanaged memory at the same offset in its page as the buffer that it replaces, so that it meets O_DIRECT's
 /// alignment whenever that buffer does; it takes none so short as those of [`small_buffers`]. What a jump out of a call
-/// leaves behind is lost: nothing tells for certain that the call's frame is not gone back to.
+/// leaves behind is lost: the call may still be returned to, so it cannot be freed.
 pub struct Bounce {
     block: *mut u8,
     offset: usize,

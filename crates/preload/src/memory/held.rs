@@ -9,7 +9,7 @@ use crate::ground::{guard, state};
 use crate::memory::resident;
 
 /// The longest transfer for which folios are held at a time.
-const PIECE_BYTES: usize = 4 << 20;
+pub const PIECE_BYTES: usize = 4 << 20;
 
 /// Bytes of the blocks that transfers with a [`Grant`] hold.
 static GRANTED_BYTES: AtomicUsize = AtomicUsize::new(0);
