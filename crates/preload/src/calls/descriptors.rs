@@ -11,7 +11,7 @@ use folioswap_sys::hidden_numbers::{is_hidden, next_hidden};
 
 use crate::calls::rings;
 use crate::ground::export::{aliases, export, real};
-use crate::ground::real::kernel;
+use crate::ground::real::{By, kernel};
 use crate::ground::{guard, state};
 use crate::memory::cover::{self, Outcome};
 
@@ -128,7 +128,12 @@ export! {
         real!(REAL = c"close": fn(c_int) -> c_int);
         rings::forget(|ring| ring == fd);
         // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { REAL.get()(fd) }
+        unsafe {
+            match By::name() {
+                By::Name => REAL.get()(fd),
+                By::Number => kernel!(libc::SYS_close, fd) as c_int,
+            }
+        }
     }
 }
 

@@ -50,9 +50,15 @@ unsafe fn note_path(path: *const c_char) {
 }
 
 macro_rules! opened {
-    ($(fn $name:ident[$path:ident] = $text:literal ($($arg:ident: $type:ty),*) -> $result:ty;)*) => {$(
+    ($(fn $name:ident[$path:ident] = $text:literal ($($arg:ident: $type:ty),*) -> $result:ty $(, inside $own:expr)?;)*) => {$(
         export! {
             fn $name($($arg: $type),*) -> $result {
+                $(
+                    if guard::inside() {
+                        // SAFETY: passes the caller's arguments on unchanged. See `By::name`.
+                        return unsafe { $own } as $result;
+                    }
+                )?
                 real!(REAL = $text: fn($($type),*) -> $result);
                 let real = REAL.get();
                 // SAFETY: passes the caller's arguments on unchanged, repeatedly while a page is missing. The kernel
@@ -71,7 +77,8 @@ macro_rules! opened {
 
 opened! {
     fn open[path] = c"open"(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
-    fn open64[path] = c"open64"(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
+    fn open64[path] = c"open64"(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
+        inside kernel!(libc::SYS_openat, libc::AT_FDCWD, path, flags, mode);
     fn openat[path] = c"openat"(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
     fn openat64[path] = c"openat64"(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int;
     fn __open[path] = c"__open"(path: *const c_char, flags: c_int, mode: mode_t) -> c_int;

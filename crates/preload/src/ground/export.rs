@@ -82,7 +82,7 @@ macro_rules! made_both {
         $crate::ground::export::export! {
             fn $name($($arg: $type),*) -> $result {
                 // SAFETY: passes the caller's arguments on unchanged.
-                unsafe { $made($crate::ground::real::By::Name, $($arg),*) }
+                unsafe { $made($crate::ground::real::By::name(), $($arg),*) }
             }
         }
     };

@@ -161,6 +161,14 @@ pub enum By {
     Number,
 }
 
+impl By {
+    /// How a function of the C library makes its call. For this library's own code by number: that is no cancellation
+    /// point, where a thread would wait for ever that is being cancelled and has blocked the signal for that.
+    pub fn name() -> By {
+        if guard::inside() { By::Number } else { By::Name }
+    }
+}
+
 /// Makes a system call by number, bypassing this library's own `syscall`. Returns -1 and sets errno on failure.
 macro_rules! kernel {
     ($number:expr $(, $argument:expr)* $(,)?) => {
