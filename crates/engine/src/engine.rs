@@ -25,6 +25,7 @@ use crate::memory::patience::Patience;
 use crate::policy::Policy;
 use crate::process::lifecycle::Lifecycle;
 use crate::process::renewable::Renewable;
+use crate::process::turns::Waits;
 use crate::process::wakeup::{Gate, Pass};
 use crate::swap::info;
 use crate::swap::read_queue::ReadQueue;
@@ -150,6 +151,11 @@ impl Engine {
     pub fn enter(&self) -> Inside<'_> {
         let blocked = signals::block_all();
         Inside { _pass: self.gate().enter(signals::thread_id()), _blocked: blocked }
+    }
+
+    /// Enters the gate for a thread, in a flow that waits in its own way.
+    pub async fn enter_for(&self, thread: u32, waits: Waits<'_>) -> Pass<'_> {
+        waits.until(|| self.gate().enter(thread), || self.gate().try_enter(thread)).await
     }
 
     /// Whether the arena is stopping.

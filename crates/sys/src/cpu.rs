@@ -55,8 +55,8 @@ pub fn stay_on(cpu: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// CPUs that this process could use when it first asked, or its parent; at least 1. Later it may have a seccomp filter
-/// that refuses to ask.
+/// CPUs that this process may use; at least 1. Found out once, and known to forked children: a seccomp filter may
+/// refuse the question later.
 #[must_use]
 pub fn nr_cpus() -> usize {
     static NR: OnceLock<usize> = OnceLock::new();

@@ -37,7 +37,7 @@ impl What {
     const ALL: [What; 3] = [What::BringIn, What::Hold, What::Release];
 }
 
-/// Whether there is a process with this number, or a filter may refuse to ask.
+/// Whether a process with this number exists. Also `true` if the program has a filter, which may refuse the question.
 #[must_use]
 pub fn exists(process: u32) -> bool {
     if own_calls::is_used() {

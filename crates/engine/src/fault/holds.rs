@@ -11,7 +11,6 @@ use crate::engine::Engine;
 use crate::fault::touch::bring_in;
 use crate::memory::table::{blocks_of, pages_in};
 use crate::process::turns::{Waits, asleep};
-use crate::process::wakeup::Pass;
 
 /// The blocks of a range that are managed.
 pub(crate) fn open_blocks(engine: &Engine, range: &Range<usize>) -> Vec<BlockId> {
@@ -64,17 +63,11 @@ pub(crate) fn release(engine: &Engine, range: &Range<usize>) {
 /// Ends a hold, for a flow that waits in its own way.
 pub(crate) async fn release_for(engine: &Engine, range: &Range<usize>, waits: Waits<'_>) {
     for block in blocks_of(range).map(BlockId::from_index) {
-        let _pass = enter(engine, waits).await; // a thread that forks has locked the counts
+        let _pass = engine.enter_for(signals::thread_id(), waits).await; // a thread that forks has locked the counts
         if engine.holds().subtract(block) {
             unpin_inside(engine, block, waits).await;
         }
     }
-}
-
-/// Enters the gate for the calling thread.
-pub(crate) async fn enter<'e>(engine: &'e Engine, waits: Waits<'_>) -> Pass<'e> {
-    let thread = signals::thread_id();
-    waits.until(|| engine.gate().enter(thread), || engine.gate().try_enter(thread)).await
 }
 
 /// Ends the holds of blocks of which nothing stays managed.

@@ -81,7 +81,7 @@ impl HeldForOthers {
         let range = &range_of(engine, request);
         let Some(place) = self.0.iter().find(|place| place.get().is_none()) else { return false };
         {
-            let _pass = holds::enter(engine, waits).await;
+            let _pass = engine.enter_for(signals::thread_id(), waits).await;
             if !engine.holds().add(&holds::open_blocks(engine, range), engine.ram().budget_bytes() / HELD_SHARE) {
                 return false;
             }
@@ -89,7 +89,7 @@ impl HeldForOthers {
         place.set(Some(*request));
         bring_in(engine, range, waits).await;
         for block in blocks_of(range).map(BlockId::from_index) {
-            let _pass = holds::enter(engine, waits).await;
+            let _pass = engine.enter_for(signals::thread_id(), waits).await;
             holds::pin(engine, block, waits).await;
         }
         bring_in(engine, range, waits).await; // what has left again meanwhile
@@ -129,7 +129,7 @@ async fn bring_in(engine: &Engine, range: &Range<usize>, waits: Waits<'_>) {
             continue;
         }
         for page in pages_in(id, range) {
-            let pass = holds::enter(engine, waits).await;
+            let pass = engine.enter_for(thread, waits).await;
             let block = engine.lock_for(id, waits).await;
             let is_out = !matches!(block.state(block.index_of(page)), State::Resident(_)) && !block.is_sealed(page);
             drop(block);

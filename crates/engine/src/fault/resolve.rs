@@ -40,7 +40,7 @@ pub(crate) fn resolve(engine: &Engine, addr: usize, thread: u32) -> bool {
 /// content is lost, and prints the reason to standard error, or if the fault is of something else.
 pub(crate) async fn resolve_for(engine: &Engine, addr: usize, thread: u32, waits: Waits<'_>) -> bool {
     let page = engine.table().page_at(addr);
-    let pass = waits.until(|| engine.gate().enter(thread), || engine.gate().try_enter(thread)).await;
+    let pass = engine.enter_for(thread, waits).await;
     match Fault::new(engine, page, thread, waits).run(pass).await {
         Ok(true) => {
             if LAST.get().1.0 == thread {

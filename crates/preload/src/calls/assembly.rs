@@ -172,8 +172,8 @@ extern "C" fn before_find() -> *const c_void {
     FIND.get() as *const c_void
 }
 
-/// An instruction of the caller's library that returns: through it dlsym, which looks behind that library, comes back
-/// here. 0: what is found is not looked at.
+/// The address of a return instruction in the caller's library. dlsym takes the library that it returns to for the
+/// caller's: so it returns there, and that instruction returns to this library. 0: the result is passed on as it is.
 extern "C" fn way_back(library: *mut c_void, name: Text, caller: usize) -> usize {
     const RETURN: u8 = 0xc3;
     let is_early = state::phase() == Phase::Early; // a sanitizer may look for what is used here

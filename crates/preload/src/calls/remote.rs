@@ -50,7 +50,9 @@ unsafe fn note_path(path: *const c_char) {
 }
 
 macro_rules! opened {
-    ($(fn $name:ident[$path:ident] = $text:literal ($($arg:ident: $type:ty),*) -> $result:ty $(, inside $own:expr)?;)*) => {$(
+    ($(
+        fn $name:ident[$path:ident] = $text:literal ($($arg:ident: $type:ty),*) -> $result:ty $(, inside $own:expr)?;
+    )*) => {$(
         export! {
             fn $name($($arg: $type),*) -> $result {
                 $(
@@ -252,12 +254,24 @@ pub fn transfer(fd: c_int, len: usize, offset: Option<i64>, call: impl Fn(usize)
 /// As [`transfer`], for a call that writes so many bytes from this one on. What it writes is kept in RAM meanwhile.
 pub fn transfer_to(fd: c_int, len: usize, offset: Option<i64>, call: impl Fn(usize, usize) -> isize) -> isize {
     let Some(process) = written(fd) else { return transfer(fd, len, offset, |done| call(done, len - done)) };
+    in_pieces(process, (fd, offset), len, |done, piece, place| {
+        transfer(fd, piece, place, |more| call(done + more, piece - more))
+    })
+}
+
+/// Writes to a process's memory in pieces, each kept in RAM meanwhile: `call` gets how much is done, the length of a
+/// piece, and its place if the transfer has an offset.
+fn in_pieces(
+    process: pid_t,
+    (fd, offset): (c_int, Option<i64>),
+    len: usize,
+    call: impl Fn(usize, usize, Option<i64>) -> isize,
+) -> isize {
     let (start, mut done) = (start_of(fd, offset), 0);
     loop {
         let piece = PIECE_BYTES.min(len - done);
         let _kept = Kept::for_write(process, start + done, piece);
-        let place = offset.map(|offset| offset + done as i64);
-        let result = transfer(fd, piece, place, |more| call(done + more, piece - more));
+        let result = call(done, piece, offset.map(|offset| offset + done as i64));
         if result <= 0 && done == 0 {
             return result;
         }
@@ -336,21 +350,11 @@ pub fn transfer_list_to(fd: c_int, buffers: List, offset: Option<i64>, call: imp
     let Some((process, list)) = written(fd).and_then(|process| Some((process, entries(buffers)?))) else {
         return transfer_list(fd, buffers, offset, || call(buffers, offset.unwrap_or(-1)));
     };
-    let (start, len, mut done) = (start_of(fd, offset), bytes_of(&list), 0);
-    loop {
-        let piece = part(&list, done, PIECE_BYTES.min(len - done));
-        let (nr_bytes, list) = (bytes_of(&piece), (piece.as_ptr(), piece.len()));
-        let _kept = Kept::for_write(process, start + done, nr_bytes);
-        let place = offset.map(|offset| offset + done as i64);
-        let result = transfer_list(fd, list, place, || call(list, place.unwrap_or(-1)));
-        if result <= 0 && done == 0 {
-            return result;
-        }
-        done += result.max(0) as usize;
-        if done == len || (result.max(0) as usize) < nr_bytes {
-            return done as isize;
-        }
-    }
+    in_pieces(process, (fd, offset), bytes_of(&list), |done, piece, place| {
+        let piece = part(&list, done, piece);
+        let list = (piece.as_ptr(), piece.len());
+        transfer_list(fd, list, place, || call(list, place.unwrap_or(-1)))
+    })
 }
 
 /// What is left of a list of the program's after its first `done` bytes; nothing if that is not readable.

@@ -223,8 +223,8 @@ fn release_ended() {
     release(HeldStack::is_over);
 }
 
-/// The same for the reclaim thread, when no memory can leave RAM. It waits for no lock, which a thread may have that
-/// forks, and waits for this thread. Stacks that are this library's take no managed memory.
+/// The same for the reclaim thread, when no memory can leave RAM. It does not wait for the lock: whoever holds it may
+/// fork, and wait for this thread. This library's own stacks take no managed memory, and stay.
 pub fn release_when_stuck() -> bool {
     if own_calls::is_used() {
         return false; // the program's filter may refuse to ask for threads

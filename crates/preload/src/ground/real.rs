@@ -162,8 +162,8 @@ pub enum By {
 }
 
 impl By {
-    /// How a function of the C library makes its call. For this library's own code by number: that is no cancellation
-    /// point, where a thread would wait for ever that is being cancelled and has blocked the signal for that.
+    /// How a function of the C library makes its call: by number for this library's own code. A cancellation point of
+    /// the C library waits for the signal that cancels the thread, which is blocked there, and so for ever.
     pub fn name() -> By {
         if guard::inside() { By::Number } else { By::Name }
     }
