@@ -366,10 +366,10 @@ fn reclaim_directly_in(engine: &Engine, zone: &Zone, only: Option<Size>) -> bool
     false
 }
 
-/// Reclaims the folios that lie within these pages of a block now, as advice. One that is mapped, and in part beyond
-/// them, is split. Busy ones stay.
+/// Reclaims the folios that lie within these pages of a block now, as advice. Waits for whoever works on the block. A
+/// folio that is mapped, and in part beyond the pages, is split. Busy ones stay.
 pub(crate) fn evict(engine: &Engine, id: BlockId, pages: &Range<usize>) {
-    let Some(mut block) = engine.try_lock(id) else { return };
+    let mut block = engine.lock(id);
     if block.pinned {
         return;
     }
