@@ -64,6 +64,8 @@ pub use config::size::{Bytes, SizeError, parse_memory, parse_size};
 pub use config::swap_in_policy::SwapIn;
 pub use device::topology::{Topology, TopologyError};
 pub use device::{Codec, DeviceSpec, MemoryUse, SwapDevice, SwapDeviceError};
+#[doc(hidden)]
+pub use fault::beside::keep_priority;
 pub use fault::direct::behind_sigbus;
 pub use fault::monitor::works_for;
 pub use folioswap_core::{

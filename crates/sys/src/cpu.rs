@@ -1,9 +1,11 @@
 //! CPUs (which one runs a thread, how many there are, scheduling), and the CPU time used.
 
-use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::sync::OnceLock;
 use std::time::Duration;
+
+use crate::own_calls;
 
 /// Lets others run. Not the C library's call, which a filter of the program's may refuse.
 pub fn yield_now() {
@@ -23,18 +25,72 @@ pub fn current_cpu() -> usize {
 const PROCESSOR: usize = 36;
 
 /// The CPU that runs another thread of this process, or ran it last; `None` if the thread is gone. Costs a few
-/// microseconds, does not allocate, and opens a descriptor meanwhile.
+/// microseconds, does not allocate, and opens a descriptor meanwhile. `None` also where a filter of the program's may
+/// forbid that.
 #[must_use]
 pub fn cpu_of(thread: u32) -> Option<usize> {
+    if own_calls::is_used() {
+        return None;
+    }
     let mut name = io::Cursor::new([0u8; 40]);
     write!(name, "/proc/self/task/{thread}/stat").ok()?;
-    let name = &name.get_ref()[..name.position() as usize];
     let mut said = [0u8; 1024];
-    let len = File::open(std::str::from_utf8(name).ok()?).ok()?.read(&mut said).ok()?;
+    // SAFETY: a NUL-terminated name and a buffer, both of this frame. The descriptor is this call's own.
+    let len = unsafe {
+        let file =
+            crate::check(libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name.get_ref().as_ptr(), libc::O_CLOEXEC));
+        let file = OwnedFd::from_raw_fd(file.ok()? as RawFd);
+        crate::check(libc::syscall(libc::SYS_read, file.as_raw_fd(), said.as_mut_ptr(), said.len())).ok()?
+    };
     // The name is in parentheses, and may itself contain parentheses.
     let behind_name = said[..len].rsplit(|&byte| byte == b')').next()?;
     let field = behind_name.split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(PROCESSOR)?;
     std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+/// CPUs that a thread may use.
+#[derive(Clone, Copy)]
+pub struct Cpus(libc::cpu_set_t);
+
+impl Cpus {
+    /// Those of the calling thread.
+    ///
+    /// # Errors
+    /// EINVAL: the machine has more of them than fit here, which are 1024.
+    pub fn of_this_thread() -> io::Result<Cpus> {
+        // SAFETY: all zeroes is an empty set. The kernel fills in a local of this frame; 0 is the calling thread.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            crate::check(libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&set), &raw mut set))?;
+            Ok(Cpus(set))
+        }
+    }
+
+    /// This one alone. `None`: it has no room here.
+    #[must_use]
+    pub fn only(cpu: usize) -> Option<Cpus> {
+        if cpu >= size_of::<libc::cpu_set_t>() * 8 {
+            return None;
+        }
+        // SAFETY: all zeroes is an empty set, which has room for the CPU (checked).
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(cpu, &mut set);
+            Some(Cpus(set))
+        }
+    }
+
+    /// Has the calling thread run on these.
+    ///
+    /// # Errors
+    /// EINVAL: the process may use none of them.
+    pub fn run_here(&self) -> io::Result<()> {
+        // SAFETY: the kernel reads the set. 0 is the calling thread.
+        crate::check(unsafe {
+            libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(&self.0), &raw const self.0)
+        })?;
+        Ok(())
+    }
 }
 
 /// Pins the calling thread to this CPU.
@@ -42,17 +98,46 @@ pub fn cpu_of(thread: u32) -> Option<usize> {
 /// # Errors
 /// EINVAL: there is no such CPU, or the process may not use it.
 pub fn stay_on(cpu: usize) -> io::Result<()> {
-    if cpu >= size_of::<libc::cpu_set_t>() * 8 {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    }
-    // SAFETY: all zeroes is an empty set, which has room for the CPU (checked). The kernel reads a local of this frame.
-    // 0 is the calling thread.
-    crate::check(unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &set).into()
-    })?;
+    Cpus::only(cpu).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?.run_here()
+}
+
+/// Sets whether the calling thread is SCHED_IDLE: others that want its CPU get it, and a CPU that runs nothing else
+/// counts as idle. Else it is SCHED_OTHER.
+///
+/// # Errors
+/// EPERM: it may not be SCHED_OTHER again ([`may_stop_idling`]).
+pub fn set_idle(idle: bool) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    let policy = if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
+    // SAFETY: 0 is the calling thread. The parameters are a local of this frame and only read.
+    crate::check(unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const parameters) })?;
     Ok(())
+}
+
+/// Whether the calling thread is SCHED_OTHER, and may be so again once it was SCHED_IDLE: that takes CAP_SYS_NICE in
+/// the first user namespace, or an RLIMIT_NICE that permits a better nice value. Tries that.
+#[must_use]
+pub fn may_stop_idling() -> bool {
+    // SAFETY: these take no pointers. 0 is the calling thread.
+    unsafe {
+        if libc::syscall(libc::SYS_sched_getscheduler, 0) != libc::c_long::from(libc::SCHED_OTHER) {
+            return false;
+        }
+        let nice = 20 - libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) as libc::c_int; // it says 20 - nice
+        let set = |nice: libc::c_int| libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, nice) == 0;
+        nice > -20 && set(nice - 1) && set(nice)
+    }
+}
+
+/// CPU time that another thread of this process has used; `None` if it is gone.
+#[must_use]
+pub fn time_of(thread: u32) -> Option<Duration> {
+    // The kernel's number for it: the thread's id, that it is a thread's and not a process's, and that all is counted.
+    let clock = (!thread as libc::clockid_t) << 3 | 4 | 2;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills in a local of this frame.
+    crate::check(unsafe { libc::syscall(libc::SYS_clock_gettime, clock, &raw mut time) }).ok()?;
+    Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
 /// CPUs that this process may use; at least 1. Found out once, and known to forked children: a seccomp filter may

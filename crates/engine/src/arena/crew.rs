@@ -18,6 +18,7 @@ use crate::compact::compactd;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::engine::Engine;
+use crate::fault::beside;
 use crate::fault::monitor;
 use crate::fault::readahead;
 use crate::fault::readers;
@@ -106,6 +107,7 @@ impl Crew {
     ) -> Result<(), Error> {
         self.stop.renew().map_err(Error::system("making an event descriptor"))?;
         threads::begin_child();
+        beside::begin_child();
         uring::begin_child();
         waited::begin_child();
         self.works.store(false, Ordering::Relaxed);

@@ -311,6 +311,7 @@ impl<'e> Fault<'e> {
             }
         }
         if !ahead.is_empty() && !block.pinned && !self.is_on_failing(block) {
+            self.waits.may_wake();
             let _ = runs::read_parts(self.engine, block, ahead.iter(), Arrival::Mapped, current_cpu()).await;
         }
     }

@@ -6,8 +6,9 @@
 //! are more of them.
 //!
 //! Waking a thread on a halted virtual CPU takes 28 us, longer than many faults take. Therefore a thread that has
-//! resolved a short fault polls for the next one for a moment, yielding its CPU to other threads. The kernel still
-//! wakes another thread, if there is one, which finds nothing to read.
+//! resolved a short fault stays on the CPU of the thread that faulted ([`Beside`]); if it may not, it polls for the next
+//! one for a moment, yielding its CPU to other threads. The kernel still wakes another thread, if there is one, which
+//! finds nothing to read.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -21,6 +22,7 @@ use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
 
 use crate::engine::Engine;
+use crate::fault::beside::Beside;
 use crate::fault::readers::Readers;
 use crate::fault::resolve::{resolve_for, resolve_own};
 use crate::process::cpu::{self, ServedCpu};
@@ -105,6 +107,7 @@ struct Flights<'e, F, M> {
     nr_waiting: usize,
     /// Faults that came while another thread forks: woken after that, they come again.
     held_back: Vec<Reported>,
+    beside: Beside,
 }
 
 impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, F, M> {
@@ -116,6 +119,9 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
             let Some(fault) = read(self.engine) else { return (nr_read, shortest) };
             if resolve_own(self.engine, fault.addr, fault.thread) {
                 continue;
+            }
+            if self.engine.ram().demand().has_settled() {
+                self.beside.follow(fault.thread); // what starts threads would lead them to its CPU, too
             }
             match self.engine.gate().try_enter(fault.thread) {
                 Some(pass) => shortest = shorter(shortest, self.begin(pass, fault, None)),
@@ -185,19 +191,25 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
         cpu::serve(flight.cpu);
         let flow = flight.flow.as_mut().as_pin_mut().expect("a fault is here");
         let polled = flow.poll(&mut Context::from_waker(Waker::noop()));
+        let may_wake = self.turns.take_may_wake();
         let Poll::Ready(wakes) = polled else {
             flight.need = self.turns.needed();
+            if may_wake {
+                wake(self.engine, flight.fault);
+            }
             return None;
         };
         flight.flow.set(None);
         self.asking.is_served &= !flight.is_for_reader;
         SERVED.set(0); // before the thread goes on
-        if wakes {
-            wake(self.engine, flight.fault);
-        }
-        let took = flight.begun.elapsed();
+        let (fault, took) = (flight.fault, flight.begun.elapsed());
         self.all[place..self.nr_waiting].rotate_left(1);
         self.nr_waiting -= 1;
+        match wakes {
+            true if self.nr_waiting == 0 => self.beside.wake(fault.thread, || wake(self.engine, fault)),
+            true => wake(self.engine, fault), // the others hold locks
+            false => {}
+        }
         Some(took)
     }
 
@@ -250,7 +262,16 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool, starting: Star
     let make = |fault, asked: Option<Asked>| resolve_one(engine, fault, asked.zip(readers), Waits::ByTurns(&turns));
     let held_back = Vec::with_capacity(MOST_HELD_BACK);
     let asking = Asking { readers, may_ask: false, next: None, is_served: false };
-    let mut flights = Flights { engine, turns: &turns, asking, make, all: Vec::new(), nr_waiting: 0, held_back };
+    let mut flights = Flights {
+        engine,
+        turns: &turns,
+        asking,
+        make,
+        all: Vec::new(),
+        nr_waiting: 0,
+        held_back,
+        beside: Beside::new(),
+    };
     drop(starting);
     let (mut watch_until, mut turn) = (Instant::now(), TURN);
     let mut listens_at = Instant::now();
@@ -272,7 +293,7 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool, starting: Star
         if nr_new == MOST_AT_ONCE {
             continue; // there may be more
         }
-        if begun < watch_until && !engine.stopping() {
+        if begun < watch_until && !flights.beside.is_beside() && !engine.stopping() {
             folioswap_sys::cpu::yield_now();
         } else {
             if flights.asking.may_ask && flights.begin_for_reader() && !engine.stopping() {
@@ -357,8 +378,16 @@ mod tests {
             }
         };
         let asking = Asking { readers: None, may_ask: false, next: None, is_served: false };
-        let mut flights =
-            Flights { engine, turns: &turns, asking, make, all: Vec::new(), nr_waiting: 0, held_back: Vec::new() };
+        let mut flights = Flights {
+            engine,
+            turns: &turns,
+            asking,
+            make,
+            all: Vec::new(),
+            nr_waiting: 0,
+            held_back: Vec::new(),
+            beside: Beside::new(),
+        };
         let begin = |flights: &mut Flights<'_, _, _>, addr| {
             let fault = Reported { addr: addr * PAGE_SIZE, thread: 1 };
             assert!(flights.begin(engine.gate().enter(1), fault, None).is_none());
