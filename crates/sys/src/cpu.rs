@@ -80,6 +80,13 @@ impl Cpus {
         }
     }
 
+    /// Whether this is one of them.
+    #[must_use]
+    pub fn has(&self, cpu: usize) -> bool {
+        // SAFETY: only reads the set.
+        cpu < size_of::<libc::cpu_set_t>() * 8 && unsafe { libc::CPU_ISSET(cpu, &self.0) }
+    }
+
     /// Has the calling thread run on these.
     ///
     /// # Errors
@@ -114,18 +121,26 @@ pub fn set_idle(idle: bool) -> io::Result<()> {
     Ok(())
 }
 
+fn is(policy: libc::c_int) -> bool {
+    // SAFETY: takes no pointers. 0 is the calling thread.
+    unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) == policy.into() }
+}
+
+/// Whether the calling thread is SCHED_IDLE.
+#[must_use]
+pub fn is_idle() -> bool {
+    is(libc::SCHED_IDLE)
+}
+
 /// Whether the calling thread is SCHED_OTHER, and may be so again once it was SCHED_IDLE: that takes CAP_SYS_NICE in
 /// the first user namespace, or an RLIMIT_NICE that permits a better nice value. Tries that.
 #[must_use]
 pub fn may_stop_idling() -> bool {
     // SAFETY: these take no pointers. 0 is the calling thread.
     unsafe {
-        if libc::syscall(libc::SYS_sched_getscheduler, 0) != libc::c_long::from(libc::SCHED_OTHER) {
-            return false;
-        }
         let nice = 20 - libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) as libc::c_int; // it says 20 - nice
         let set = |nice: libc::c_int| libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, nice) == 0;
-        nice > -20 && set(nice - 1) && set(nice)
+        is(libc::SCHED_OTHER) && nice > -20 && set(nice - 1) && set(nice)
     }
 }
 
@@ -185,6 +200,23 @@ mod tests {
         assert!(process_cpu_time() >= Duration::from_millis(2));
         assert!(nr_cpus() > 0);
         let _ = current_cpu();
+    }
+
+    #[test]
+    fn the_time_of_another_thread() {
+        let (told, may_end) = (std::sync::mpsc::channel(), std::sync::Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while thread_cpu_time() < Duration::from_millis(5) {}
+                told.0.send((crate::signals::thread_id(), thread_cpu_time())).unwrap();
+                may_end.wait();
+            });
+            let (thread, used) = told.1.recv().unwrap();
+            let time = time_of(thread).unwrap();
+            assert!(time >= used && time < used + Duration::from_secs(1), "{time:?}, {used:?}");
+            assert_eq!(time_of(u32::MAX >> 4), None);
+            may_end.wait();
+        });
     }
 
     #[test]

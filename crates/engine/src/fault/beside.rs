@@ -140,3 +140,77 @@ fn stay(cpu: usize) -> Option<Cpus> {
     let others = Cpus::of_this_thread().ok()?;
     (cpu::may_stop_idling() && cpu::stay_on(cpu).is_ok()).then_some(others)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use folioswap_sys::signals;
+
+    use super::*;
+
+    /// Looks at a thread until this one stays with it. Returns after how many faults.
+    fn faults_until_beside(beside: &mut Beside, faulting: u32) -> u32 {
+        (1..10_000)
+            .find(|_| {
+                beside.follow(faulting);
+                beside.is_beside()
+            })
+            .unwrap()
+    }
+
+    fn runs_on_one_cpu() -> bool {
+        let mine = Cpus::of_this_thread().unwrap();
+        (0..1024).filter(|&cpu| mine.has(cpu)).count() == 1
+    }
+
+    #[test]
+    fn a_thread_stays_with_the_one_that_faults_and_is_idle_while_it_wakes_it() {
+        let mine = Cpus::of_this_thread().unwrap();
+        let cpus: Vec<_> = (0..1024).filter(|&cpu| mine.has(cpu)).collect();
+        if cpus.len() < 2 || !cpu::may_stop_idling() {
+            println!("SKIP a thread that stays on another's CPU: there is one CPU, or this lacks CAP_SYS_NICE");
+            return;
+        }
+        let (ids, (moves, places)) = (mpsc::channel(), mpsc::channel());
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                for cpu in places {
+                    cpu::stay_on(cpu).unwrap();
+                    ids.0.send(signals::thread_id()).unwrap();
+                }
+            });
+            let mut beside = Beside::new();
+            let go = |cpu| {
+                moves.send(cpu).unwrap();
+                ids.1.recv().unwrap()
+            };
+            for place in [cpus[0], cpus[1], cpus[0]] {
+                let faulting = go(place);
+                if beside.is_beside() {
+                    assert!((0..FAULTS_A_LOOK).any(|_| {
+                        beside.follow(faulting);
+                        !beside.is_beside()
+                    }));
+                    assert!(!runs_on_one_cpu());
+                }
+                faults_until_beside(&mut beside, faulting);
+                assert!(runs_on_one_cpu() && cpu::current_cpu() == place);
+            }
+            let faulting = go(cpus[0]);
+            beside.wake(faulting, || assert!(cpu::is_idle()));
+            assert!(!cpu::is_idle() && beside.is_beside());
+            // Something else keeps the CPU: it leaves, and comes back later each time.
+            let mut before = 0;
+            for _ in 0..4 {
+                beside.wake(faulting, || thread::sleep(2 * DISTURBED));
+                assert!(!beside.is_beside() && !runs_on_one_cpu());
+                let faults = faults_until_beside(&mut beside, faulting);
+                assert!(faults > before);
+                before = faults;
+            }
+            drop(moves);
+        });
+    }
+}

@@ -153,6 +153,7 @@ macro_rules! changes_user {
             fn $name($($user: $kind),*) -> c_int {
                 real!(REAL = $text: fn($($kind),*) -> c_int);
                 prepare();
+                keep_priority();
                 // SAFETY: passes the caller's arguments on unchanged.
                 let result = unsafe { REAL.get()($($user),*) };
                 if result == 0 {
@@ -208,6 +209,7 @@ macro_rules! changes_own_user {
             fn $name($user: $kind) -> c_int {
                 real!(REAL = $text: fn($kind) -> c_int);
                 prepare();
+                keep_priority();
                 // SAFETY: passes the caller's argument on unchanged.
                 unsafe { REAL.get()($user) }
             }
