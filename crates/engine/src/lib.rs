@@ -64,8 +64,6 @@ pub use config::size::{Bytes, SizeError, parse_memory, parse_size};
 pub use config::swap_in_policy::SwapIn;
 pub use device::topology::{Topology, TopologyError};
 pub use device::{Codec, DeviceSpec, MemoryUse, SwapDevice, SwapDeviceError};
-#[doc(hidden)]
-pub use fault::beside::keep_priority;
 pub use fault::direct::behind_sigbus;
 pub use fault::monitor::works_for;
 pub use folioswap_core::{
@@ -82,7 +80,6 @@ pub use process::fatal::end_on_panics;
 pub use process::shared_stats::{SharedCounters, SharedStats, StatsPlace, open_shared_stats};
 pub use process::stopwatch::Stopwatch;
 pub use process::threads::{internal_thread, is_internal, wait_for_starting};
-#[doc(hidden)]
 #[doc(hidden)]
 pub use swap::attached::Frees;
 pub use swap::health::{DeviceErrors, DeviceState};

@@ -5,8 +5,6 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::own_calls;
-
 /// Lets others run. Not the C library's call, which a filter of the program's may refuse.
 pub fn yield_now() {
     // SAFETY: takes no pointers.
@@ -25,13 +23,9 @@ pub fn current_cpu() -> usize {
 const PROCESSOR: usize = 36;
 
 /// The CPU that runs another thread of this process, or ran it last; `None` if the thread is gone. Costs a few
-/// microseconds, does not allocate, and opens a descriptor meanwhile. `None` also where a filter of the program's may
-/// forbid that.
+/// microseconds, does not allocate, and opens a descriptor meanwhile.
 #[must_use]
 pub fn cpu_of(thread: u32) -> Option<usize> {
-    if own_calls::is_used() {
-        return None;
-    }
     let mut name = io::Cursor::new([0u8; 40]);
     write!(name, "/proc/self/task/{thread}/stat").ok()?;
     let mut said = [0u8; 1024];
@@ -87,14 +81,14 @@ impl Cpus {
         cpu < size_of::<libc::cpu_set_t>() * 8 && unsafe { libc::CPU_ISSET(cpu, &self.0) }
     }
 
-    /// Has the calling thread run on these.
+    /// Has a thread of this process run on these; 0: the calling one.
     ///
     /// # Errors
-    /// EINVAL: the process may use none of them.
-    pub fn run_here(&self) -> io::Result<()> {
-        // SAFETY: the kernel reads the set. 0 is the calling thread.
+    /// EINVAL: the process may use none of them. ESRCH: there is no such thread.
+    pub fn hold(&self, thread: u32) -> io::Result<()> {
+        // SAFETY: the kernel reads the set.
         crate::check(unsafe {
-            libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(&self.0), &raw const self.0)
+            libc::syscall(libc::SYS_sched_setaffinity, thread, size_of_val(&self.0), &raw const self.0)
         })?;
         Ok(())
     }
@@ -105,54 +99,7 @@ impl Cpus {
 /// # Errors
 /// EINVAL: there is no such CPU, or the process may not use it.
 pub fn stay_on(cpu: usize) -> io::Result<()> {
-    Cpus::only(cpu).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?.run_here()
-}
-
-/// Sets whether the calling thread is SCHED_IDLE: others that want its CPU get it, and a CPU that runs nothing else
-/// counts as idle. Else it is SCHED_OTHER.
-///
-/// # Errors
-/// EPERM: it may not be SCHED_OTHER again ([`may_stop_idling`]).
-pub fn set_idle(idle: bool) -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 0 };
-    let policy = if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
-    // SAFETY: 0 is the calling thread. The parameters are a local of this frame and only read.
-    crate::check(unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const parameters) })?;
-    Ok(())
-}
-
-fn is(policy: libc::c_int) -> bool {
-    // SAFETY: takes no pointers. 0 is the calling thread.
-    unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) == policy.into() }
-}
-
-/// Whether the calling thread is SCHED_IDLE.
-#[must_use]
-pub fn is_idle() -> bool {
-    is(libc::SCHED_IDLE)
-}
-
-/// Whether the calling thread is SCHED_OTHER, and may be so again once it was SCHED_IDLE: that takes CAP_SYS_NICE in
-/// the first user namespace, or an RLIMIT_NICE that permits a better nice value. Tries that.
-#[must_use]
-pub fn may_stop_idling() -> bool {
-    // SAFETY: these take no pointers. 0 is the calling thread.
-    unsafe {
-        let nice = 20 - libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) as libc::c_int; // it says 20 - nice
-        let set = |nice: libc::c_int| libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, nice) == 0;
-        is(libc::SCHED_OTHER) && nice > -20 && set(nice - 1) && set(nice)
-    }
-}
-
-/// CPU time that another thread of this process has used; `None` if it is gone.
-#[must_use]
-pub fn time_of(thread: u32) -> Option<Duration> {
-    // The kernel's number for it: the thread's id, that it is a thread's and not a process's, and that all is counted.
-    let clock = (!thread as libc::clockid_t) << 3 | 4 | 2;
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel fills in a local of this frame.
-    crate::check(unsafe { libc::syscall(libc::SYS_clock_gettime, clock, &raw mut time) }).ok()?;
-    Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+    Cpus::only(cpu).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?.hold(0)
 }
 
 /// CPUs that this process may use; at least 1. Found out once, and known to forked children: a seccomp filter may
@@ -165,9 +112,19 @@ pub fn nr_cpus() -> usize {
 
 /// Makes the calling thread SCHED_BATCH: when woken it does not preempt the running thread. Failure is ignored.
 pub fn run_as_batch() {
+    set_policy(libc::SCHED_BATCH);
+}
+
+/// Makes the calling thread SCHED_IDLE: it runs when nothing else wants its CPU, and a CPU that runs nothing else counts
+/// as idle. Only a privileged thread can change that again. Failure is ignored.
+pub fn run_as_idle() {
+    set_policy(libc::SCHED_IDLE);
+}
+
+fn set_policy(policy: libc::c_int) {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: 0 is the calling thread. The parameters are a local of this frame and only read.
-    unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_BATCH, &parameters) };
+    unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const parameters) };
 }
 
 /// CPU time that the calling thread has used.
@@ -200,23 +157,6 @@ mod tests {
         assert!(process_cpu_time() >= Duration::from_millis(2));
         assert!(nr_cpus() > 0);
         let _ = current_cpu();
-    }
-
-    #[test]
-    fn the_time_of_another_thread() {
-        let (told, may_end) = (std::sync::mpsc::channel(), std::sync::Barrier::new(2));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while thread_cpu_time() < Duration::from_millis(5) {}
-                told.0.send((crate::signals::thread_id(), thread_cpu_time())).unwrap();
-                may_end.wait();
-            });
-            let (thread, used) = told.1.recv().unwrap();
-            let time = time_of(thread).unwrap();
-            assert!(time >= used && time < used + Duration::from_secs(1), "{time:?}, {used:?}");
-            assert_eq!(time_of(u32::MAX >> 4), None);
-            may_end.wait();
-        });
     }
 
     #[test]

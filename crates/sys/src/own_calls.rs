@@ -21,6 +21,8 @@ use crate::{check, random, said};
 static PAGE: AtomicUsize = AtomicUsize::new(0);
 /// Whether calls are made from there.
 static USED: AtomicBool = AtomicBool::new(false);
+/// Threads that make calls which are not exempt.
+static NR_OTHERS: AtomicUsize = AtomicUsize::new(0);
 
 /// The instruction, and the return.
 const CODE: [u8; 3] = [0x0f, 0x05, 0xc3];
@@ -76,15 +78,31 @@ pub fn is_prepared() -> bool {
     PAGE.load(Ordering::Relaxed) != 0
 }
 
-/// Makes calls from the page from now on, if there is one.
+/// Makes calls from the page from now on, if there is one. Waits for those of [`unless_used`].
 pub fn begin() {
     USED.store(is_prepared(), Ordering::SeqCst);
+    while NR_OTHERS.load(Ordering::SeqCst) > 0 {
+        std::thread::yield_now();
+    }
+}
+
+/// Makes calls that are not exempt, unless a filter may forbid them.
+pub fn unless_used<R>(calls: impl FnOnce() -> R) -> Option<R> {
+    NR_OTHERS.fetch_add(1, Ordering::SeqCst);
+    let result = if is_used() { None } else { Some(calls()) };
+    NR_OTHERS.fetch_sub(1, Ordering::SeqCst);
+    result
+}
+
+/// In a forked child: its parent's threads are not here.
+pub fn begin_child() {
+    NR_OTHERS.store(0, Ordering::SeqCst);
 }
 
 /// Whether calls are to be made by [`call`].
 #[must_use]
 pub fn is_used() -> bool {
-    USED.load(Ordering::Relaxed)
+    USED.load(Ordering::SeqCst)
 }
 
 /// Makes a call from the page. Returns the kernel's result, a negative error number on failure. Keeps errno.
@@ -206,7 +224,6 @@ const EXEMPT: &[Exempt] = &[
     any(libc::SYS_get_robust_list),
     any(libc::SYS_mbind),
     any(libc::SYS_sched_getscheduler),
-    only(libc::SYS_sched_setscheduler, 0, u32::MAX, 0),
     only(libc::SYS_sched_setaffinity, 0, u32::MAX, 0),
     only(libc::SYS_prlimit64, 0, u32::MAX, 0),
     only(libc::SYS_clone, 0, THREAD, THREAD),

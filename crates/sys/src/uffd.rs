@@ -5,6 +5,7 @@
 //! take content from an address or place some there are `unsafe fn`. The others only select where faults are delivered,
 //! and change no page.
 
+use std::ffi::c_int;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -457,7 +458,7 @@ fn event(message: &abi::Message) -> Event {
 
 /// Lets several threads sleep until there is an event to read, without an allocation. An event wakes one of them; if
 /// they polled or read the userfaultfd itself, it would wake all. That is what they do where no descriptor is left for
-/// this, and for a moment.
+/// this, and for less than 1 ms.
 #[derive(Debug)]
 pub struct Waiter<'s> {
     epoll: Option<OwnedFd>,
@@ -475,7 +476,7 @@ const NONE: RawFd = -1;
 impl<'s> Waiter<'s> {
     /// Creates a waiter for events of `uffd` and for `stop`, in the calling thread's descriptor table; and for other
     /// descriptors of that table, while the waiter is used. The second of them is told of once each time that something
-    /// arrives there, and not while the thread waits for a moment only.
+    /// arrives there, and not while the thread waits for less than 1 ms.
     ///
     /// # Errors
     /// Kernel errors.
@@ -508,7 +509,10 @@ impl<'s> Waiter<'s> {
     /// Kernel errors. An error condition on a descriptor is one, too.
     pub fn wait(&self, moment: Option<Duration>) -> io::Result<Woken> {
         let ready = match (&self.epoll, moment) {
-            (Some(epoll), None) => wait_in(epoll),
+            (Some(epoll), None) => wait_in(epoll, -1),
+            (Some(epoll), Some(moment)) if moment >= EPOLL_UNIT => {
+                wait_in(epoll, moment.as_millis().try_into().unwrap_or(c_int::MAX))
+            }
             _ => self.poll(moment),
         };
         let ready = match ready {
@@ -571,12 +575,16 @@ fn add(epoll: &OwnedFd, fd: RawFd, events: u32) -> io::Result<()> {
     check(added).map(drop)
 }
 
-fn wait_in(epoll: &OwnedFd) -> io::Result<Ready> {
+/// What a limit of an epoll counts in. Shorter ones take a poll.
+const EPOLL_UNIT: Duration = Duration::from_millis(1);
+
+/// `limit`: milliseconds; -1: none.
+fn wait_in(epoll: &OwnedFd, limit: c_int) -> io::Result<Ready> {
     let mut ready = [libc::epoll_event { events: 0, u64: NONE as u64 }; 4];
-    let (len, forever) = (ready.len(), -1);
-    // SAFETY: entries of this frame, no timeout, and no signal mask.
+    let len = ready.len();
+    // SAFETY: entries of this frame, and no signal mask.
     check(unsafe {
-        libc::syscall(libc::SYS_epoll_pwait, epoll.as_raw_fd(), ready.as_mut_ptr(), len, forever, 0usize, 0usize)
+        libc::syscall(libc::SYS_epoll_pwait, epoll.as_raw_fd(), ready.as_mut_ptr(), len, limit, 0usize, 0usize)
     })?;
     Ok(ready.map(|event| (event.u64 as RawFd, event.events)))
 }

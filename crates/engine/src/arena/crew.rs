@@ -18,7 +18,7 @@ use crate::compact::compactd;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::engine::Engine;
-use crate::fault::beside;
+use crate::fault::beside::Waking;
 use crate::fault::monitor;
 use crate::fault::readahead;
 use crate::fault::readers;
@@ -60,6 +60,8 @@ pub(super) struct Crew {
     frees: Frees,
     /// Stops the monitor threads, and the one that serves readers.
     stop: Arc<EventFd>,
+    /// What the first monitor thread has another one do.
+    waking: Arc<Waking>,
     threads: Mutex<Vec<Thread>>,
     /// Why a forked child lacks swap, until memory runs short.
     lacking: Mutex<Vec<Error>>,
@@ -78,6 +80,7 @@ impl Crew {
             mode,
             frees,
             stop: Arc::new(EventFd::new().map_err(Error::system("making an event descriptor"))?),
+            waking: Arc::default(),
             threads: Mutex::default(),
             lacking: Mutex::default(),
             works: AtomicBool::new(false),
@@ -107,7 +110,8 @@ impl Crew {
     ) -> Result<(), Error> {
         self.stop.renew().map_err(Error::system("making an event descriptor"))?;
         threads::begin_child();
-        beside::begin_child();
+        own_calls::begin_child();
+        self.waking.forget();
         uring::begin_child();
         waited::begin_child();
         self.works.store(false, Ordering::Relaxed);
@@ -186,7 +190,10 @@ impl Crew {
             }));
         }
         started.extend(self.more_monitors(self.nr_monitors()));
-        if self.mode != FaultMode::Monitor {
+        if self.mode == FaultMode::Monitor {
+            let waking = Arc::clone(&self.waking);
+            started.push(threads::spawn("waking", engine, move |engine, starting| waking.run(engine, starting)));
+        } else {
             let stop = Arc::clone(&self.stop);
             started
                 .push(threads::spawn("readers", engine, move |engine, starting| readers::run(engine, &stop, starting)));
@@ -278,9 +285,9 @@ impl Crew {
     /// Threads that resolve faults of others, if the mode has these.
     fn monitors(&self, numbers: Range<usize>) -> Vec<Result<Thread, Error>> {
         let monitor = |number| {
-            let stop = Arc::clone(&self.stop);
+            let (stop, waking) = (Arc::clone(&self.stop), (number == 0).then(|| Arc::clone(&self.waking)));
             threads::spawn("monitor", &self.engine, move |engine, starting| {
-                monitor::run(engine, &stop, number == 0, starting);
+                monitor::run(engine, &stop, waking.as_deref(), starting);
             })
         };
         if self.mode == FaultMode::Monitor { numbers.map(monitor).collect() } else { Vec::new() }
@@ -290,6 +297,7 @@ impl Crew {
     pub fn end(&self) {
         self.stop.signal();
         self.engine.ram().demand().background().signal();
+        self.waking.signal();
         loop {
             // The one that waits may just have started others.
             let Some(thread) = self.threads().pop() else { return };

@@ -22,7 +22,7 @@ use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
 
 use crate::engine::Engine;
-use crate::fault::beside::Beside;
+use crate::fault::beside::{self, Beside, Waking};
 use crate::fault::readers::Readers;
 use crate::fault::resolve::{resolve_for, resolve_own};
 use crate::process::cpu::{self, ServedCpu};
@@ -107,7 +107,7 @@ struct Flights<'e, F, M> {
     nr_waiting: usize,
     /// Faults that came while another thread forks: woken after that, they come again.
     held_back: Vec<Reported>,
-    beside: Beside,
+    beside: Beside<'e>,
 }
 
 impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, F, M> {
@@ -120,9 +120,7 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
             if resolve_own(self.engine, fault.addr, fault.thread) {
                 continue;
             }
-            if self.engine.ram().demand().has_settled() {
-                self.beside.follow(fault.thread); // what starts threads would lead them to its CPU, too
-            }
+            self.beside.follow(fault.thread);
             match self.engine.gate().try_enter(fault.thread) {
                 Some(pass) => shortest = shorter(shortest, self.begin(pass, fault, None)),
                 None => self.hold_back(fault),
@@ -195,7 +193,7 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
         let Poll::Ready(wakes) = polled else {
             flight.need = self.turns.needed();
             if may_wake {
-                wake(self.engine, flight.fault);
+                wake(self.engine, flight.fault.addr);
             }
             return None;
         };
@@ -205,10 +203,8 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
         let (fault, took) = (flight.fault, flight.begun.elapsed());
         self.all[place..self.nr_waiting].rotate_left(1);
         self.nr_waiting -= 1;
-        match wakes {
-            true if self.nr_waiting == 0 => self.beside.wake(fault.thread, || wake(self.engine, fault)),
-            true => wake(self.engine, fault), // the others hold locks
-            false => {}
+        if wakes {
+            self.beside.wake(fault.addr, |addr| wake(self.engine, addr));
         }
         Some(took)
     }
@@ -217,7 +213,7 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
     fn go_on(&mut self) -> Option<Duration> {
         self.turns.collect();
         if !self.engine.gate().is_closed() {
-            self.held_back.drain(..).for_each(|fault| wake(self.engine, fault));
+            self.held_back.drain(..).for_each(|fault| wake(self.engine, fault.addr));
         }
         let (mut shortest, mut place) = (None, 0);
         while place < self.nr_waiting {
@@ -232,7 +228,7 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
         if self.held_back.len() < self.held_back.capacity() {
             self.held_back.push(fault);
         } else {
-            wake(self.engine, fault);
+            wake(self.engine, fault.addr);
         }
     }
 
@@ -248,11 +244,12 @@ fn shorter(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
     a.into_iter().chain(b).min()
 }
 
-/// Body of a monitor thread. Returns when `stop` is signalled. `listens`: it serves other processes too.
-pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool, starting: Starting) {
+/// Body of a monitor thread. Returns when `stop` is signalled. The first one has a thread that wakes for it, and serves
+/// other processes too.
+pub(crate) fn run(engine: &Engine, stop: &EventFd, waking: Option<&Waking>, starting: Starting) {
     let _end = EndOnPanic("monitor");
     let turns = Turns::new();
-    let readers = if listens { Readers::new() } else { None };
+    let readers = if waking.is_some() { Readers::new() } else { None };
     let readers = readers.as_ref();
     let others = [turns.descriptor(), readers.map(|readers| readers.listener().descriptor())];
     let waiter = match Waiter::new(engine.uffd(), stop, others) {
@@ -270,13 +267,14 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool, starting: Star
         all: Vec::new(),
         nr_waiting: 0,
         held_back,
-        beside: Beside::new(),
+        beside: Beside::new(None),
     };
     drop(starting);
     let (mut watch_until, mut turn) = (Instant::now(), TURN);
     let mut listens_at = Instant::now();
     loop {
         let begun = Instant::now();
+        flights.beside.hurry(|addr| wake(engine, addr));
         // Before the new ones, which would take the frames that those wait for.
         let shortest = flights.go_on();
         let (nr_new, new_shortest) = flights.begin_some();
@@ -293,13 +291,16 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool, starting: Star
         if nr_new == MOST_AT_ONCE {
             continue; // there may be more
         }
-        if begun < watch_until && !flights.beside.is_beside() && !engine.stopping() {
+        if begun < watch_until && !flights.beside.stays() && !engine.stopping() {
             folioswap_sys::cpu::yield_now();
         } else {
             if flights.asking.may_ask && flights.begin_for_reader() && !engine.stopping() {
                 continue;
             }
-            let moment = flights.wait_for_a_turn().then_some(turn);
+            let moment = match flights.wait_for_a_turn() {
+                true => Some(turn),
+                false => flights.beside.waits().then_some(beside::PATIENCE),
+            };
             turn = (turn * 2).min(LONGEST_TURN);
             match waiter.wait(moment) {
                 Ok(Woken::Stopped) => return,
@@ -330,8 +331,9 @@ async fn resolve_one(engine: &Engine, fault: Reported, asked: Option<(Asked, &Re
     resolve_for(engine, fault.addr, fault.thread, waits).await || is_told(engine, fault, waits).await
 }
 
-fn wake(engine: &Engine, fault: Reported) {
-    let page = engine.table().addr(engine.table().page_at(fault.addr));
+/// Wakes the threads that wait for the page at an address.
+pub(super) fn wake(engine: &Engine, addr: usize) {
+    let page = engine.table().addr(engine.table().page_at(addr));
     if let Err(error) = engine.uffd().wake(page, PAGE_SIZE) {
         fatal::die(&format!("waking a thread: {error}"));
     }
@@ -386,7 +388,7 @@ mod tests {
             all: Vec::new(),
             nr_waiting: 0,
             held_back: Vec::new(),
-            beside: Beside::new(),
+            beside: Beside::new(None),
         };
         let begin = |flights: &mut Flights<'_, _, _>, addr| {
             let fault = Reported { addr: addr * PAGE_SIZE, thread: 1 };

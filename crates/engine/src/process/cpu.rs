@@ -1,6 +1,7 @@
 //! The CPU that a thread of the engine works for.
 
 use folioswap_core::CpuId;
+use folioswap_sys::own_calls;
 use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
 
@@ -39,12 +40,17 @@ pub(crate) fn serve(ServedCpu(cpu): ServedCpu) {
     SERVED.set(cpu);
 }
 
+/// The CPU that runs a thread, or ran it last. `None`: it is gone, or a filter of the program's may forbid to look.
+pub(crate) fn of(thread: u32) -> Option<usize> {
+    own_calls::unless_used(|| folioswap_sys::cpu::cpu_of(thread)).flatten()
+}
+
 /// From now on this thread serves `thread`: what it takes is near the CPU on which that thread faulted.
 pub(crate) fn work_for(thread: u32) {
     match ASKED.get() {
         (same, left @ 1..) if same == thread => ASKED.set((thread, left - 1)),
         _ => {
-            let cpu = folioswap_sys::cpu::cpu_of(thread);
+            let cpu = of(thread);
             SERVED.set((cpu.is_some(), cpu.unwrap_or(0) as u32));
             ASKED.set((thread, FAULTS_ON_ONE_CPU - 1));
         }

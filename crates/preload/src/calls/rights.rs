@@ -38,13 +38,6 @@ fn ready() {
     }
 }
 
-/// Called before a call after which the engine's threads might not be permitted to raise their priority.
-fn keep_priority() {
-    if state::arena().is_some() && waiting::is_own_process() {
-        folioswap::keep_priority();
-    }
-}
-
 /// Called before a call that changes the rights of one thread. The engine does not start for it, but if it runs, all of
 /// its threads do from now on.
 fn before_own_rights() {
@@ -76,16 +69,10 @@ pub fn before(number: c_long, words: &[usize; 6]) {
             mirrored::set_apart();
         }
         libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_unshare | libc::SYS_setns => ready(),
-        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_setfsuid => {
-            ready();
-            keep_priority();
-        }
+        libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_setfsuid => ready(),
         libc::SYS_setgid | libc::SYS_setregid | libc::SYS_setresgid | libc::SYS_setfsgid => ready(),
         libc::SYS_setgroups | RESTRICT => ready(),
-        libc::SYS_capset => {
-            before_own_rights();
-            keep_priority();
-        }
+        libc::SYS_capset => before_own_rights(),
         libc::SYS_prctl if OF_A_THREAD.contains(&(words[0] as c_int)) => before_own_rights(),
         libc::SYS_io_uring_setup | libc::SYS_io_setup => waiting::now(),
         // A process that is not dumpable may not open its own page map.
@@ -98,9 +85,6 @@ pub fn before(number: c_long, words: &[usize; 6]) {
         libc::SYS_prlimit64 => (words[1], words[2] != 0),
         _ => return,
     };
-    if is_set && what == libc::RLIMIT_NICE as usize {
-        keep_priority();
-    }
     if is_set && LIMITS.contains(&(what as u32)) {
         prepare();
     }
@@ -153,7 +137,6 @@ macro_rules! changes_user {
             fn $name($($user: $kind),*) -> c_int {
                 real!(REAL = $text: fn($($kind),*) -> c_int);
                 prepare();
-                keep_priority();
                 // SAFETY: passes the caller's arguments on unchanged.
                 let result = unsafe { REAL.get()($($user),*) };
                 if result == 0 {
@@ -209,7 +192,6 @@ macro_rules! changes_own_user {
             fn $name($user: $kind) -> c_int {
                 real!(REAL = $text: fn($kind) -> c_int);
                 prepare();
-                keep_priority();
                 // SAFETY: passes the caller's argument on unchanged.
                 unsafe { REAL.get()($user) }
             }
