@@ -115,8 +115,8 @@ pub fn run_as_batch() {
     set_policy(libc::SCHED_BATCH);
 }
 
-/// Makes the calling thread SCHED_IDLE: it runs when nothing else wants its CPU, and a CPU that runs nothing else counts
-/// as idle. Only a privileged thread can change that again. Failure is ignored.
+/// Makes the calling thread SCHED_IDLE: it runs when nothing else wants its CPU, and a CPU that runs nothing else
+/// counts as idle. Only a privileged thread can change that again. Failure is ignored.
 pub fn run_as_idle() {
     set_policy(libc::SCHED_IDLE);
 }

@@ -234,9 +234,9 @@ impl Userfaultfd {
         self.ioctl(abi::UFFDIO_UNREGISTER, &mut range(addr, len)).map_err(system("UFFDIO_UNREGISTER"))
     }
 
-    /// Moves the pages at `src` to `dst`, where none may be present. No byte is copied, and a huge page that moves whole
-    /// and aligned stays one. `dst` must be registered with this descriptor. [`Userfaultfd::wake`] wakes the threads that
-    /// wait for the pages.
+    /// Moves the pages at `src` to `dst`, where none may be present. No byte is copied, and a huge page that moves
+    /// whole and aligned stays one. `dst` must be registered with this descriptor. [`Userfaultfd::wake`] wakes the
+    /// threads that wait for the pages.
     ///
     /// # Errors
     /// [`MoveError`]. Unless it is `Partial`, nothing has moved.

@@ -1,14 +1,14 @@
 //! Keeps a monitor thread on the CPU of the thread whose faults it resolves.
 //!
-//! To wake a thread on another CPU takes an interrupt, and so does each page that is moved for a program that runs there.
-//! In a virtual machine that is 20 us and more each. On the same CPU a fault takes a few changes of threads: 9 us instead
-//! of 40 to 100.
+//! To wake a thread on another CPU takes an interrupt, and so does each page that is moved for a program that runs
+//! there. In a virtual machine that is 20 us and more each. On the same CPU a fault takes a few changes of threads: 9
+//! us instead of 40 to 100.
 //!
-//! The kernel wakes a thread on an idle CPU, if there is one, even where it slept on the waker's. But it prefers the CPU
-//! where the thread slept if that is idle too, and it counts a CPU as idle that runs nothing but a `SCHED_IDLE` thread.
-//! So a thread of that kind on the same CPU, the *waking thread*, wakes the one that faulted once the monitor thread
-//! sleeps. Where something else wants the CPU it would have to wait: after a while the monitor thread does it itself, and
-//! leaves the CPU.
+//! The kernel wakes a thread on an idle CPU, if there is one, even where it slept on the waker's. But it prefers the
+//! CPU where the thread slept if that is idle too, and it counts a CPU as idle that runs nothing but a `SCHED_IDLE`
+//! thread. So a thread of that kind on the same CPU, the *waking thread*, wakes the one that faulted once the monitor
+//! thread sleeps. Where something else wants the CPU it would have to wait: after a while the monitor thread does it
+//! itself, and leaves the CPU.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -201,6 +201,18 @@ mod tests {
         (0..1024).filter(|&cpu| mine.has(cpu)).collect()
     }
 
+    /// A thread that goes to a CPU when it is told, and then tells its id. It ends with what tells it.
+    fn movable<'s>(scope: &'s thread::Scope<'s, '_>) -> (mpsc::Sender<usize>, mpsc::Receiver<u32>) {
+        let (ids, (moves, places)) = (mpsc::channel(), mpsc::channel());
+        scope.spawn(move || {
+            for cpu in places {
+                folioswap_sys::cpu::stay_on(cpu).unwrap();
+                ids.0.send(signals::thread_id()).unwrap();
+            }
+        });
+        (moves, ids.1)
+    }
+
     /// Looks at a thread until this one stays with it. Returns after how many faults.
     fn faults_until_it_stays(beside: &mut Beside<'_>, faulting: u32) -> usize {
         let stays = |_: &usize| {
@@ -219,7 +231,6 @@ mod tests {
         }
         let (waking, is_over) = (Arc::new(Waking::default()), Arc::new(AtomicBool::new(false)));
         let ((woken, all_woken), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
-        let (ids, (moves, places)) = (mpsc::channel(), mpsc::channel());
         thread::scope(|scope| {
             let (waking_here, is_over_here) = (Arc::clone(&waking), Arc::clone(&is_over));
             scope.spawn(move || {
@@ -232,15 +243,10 @@ mod tests {
                 };
                 waking_here.wake_each(|| is_over_here.load(Ordering::SeqCst), wake);
             });
-            scope.spawn(move || {
-                for cpu in places {
-                    folioswap_sys::cpu::stay_on(cpu).unwrap();
-                    ids.0.send(signals::thread_id()).unwrap();
-                }
-            });
+            let (moves, ids) = movable(scope);
             let go = |cpu| {
                 moves.send(cpu).unwrap();
-                ids.1.recv().unwrap()
+                ids.recv().unwrap()
             };
             comes_true("the waking thread", || waking.thread.load(Ordering::SeqCst) != 0);
             let mut beside = Beside::new(Some(&waking));

@@ -6,9 +6,9 @@
 //! are more of them.
 //!
 //! Waking a thread on a halted virtual CPU takes 28 us, longer than many faults take. Therefore a thread that has
-//! resolved a short fault stays on the CPU of the thread that faulted ([`Beside`]); if it may not, it polls for the next
-//! one for a moment, yielding its CPU to other threads. The kernel still wakes another thread, if there is one, which
-//! finds nothing to read.
+//! resolved a short fault stays on the CPU of the thread that faulted ([`Beside`]); if it may not, it polls for the
+//! next one for a moment, yielding its CPU to other threads. The kernel still wakes another thread, if there is one,
+//! which finds nothing to read.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -321,8 +321,7 @@ fn read(engine: &Engine) -> Option<Reported> {
     }
 }
 
-/// Resolves a fault, or does what another process asks for. Returns whether the thread is to be woken: mapping the
-/// folio woke the threads that waited at that moment, and this fault may have come later.
+/// Resolves a fault, or does what another process asks for. Returns whether a thread is to be woken.
 async fn resolve_one(engine: &Engine, fault: Reported, asked: Option<(Asked, &Readers)>, waits: Waits<'_>) -> bool {
     if let Some((asked, readers)) = asked {
         readers.serve(engine, asked, waits).await;
