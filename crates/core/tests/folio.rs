@@ -388,7 +388,7 @@ impl World {
     /// Changes a block that this thread has locked, in steps, and counts that in the block.
     fn work(&self, locked: &mut Locked<'_>, random: &mut Rng) {
         let inside = &self.inside[locked.id().index()];
-        assert!(!inside.swap(true, Ordering::Relaxed), "somebody else is inside {locked:?}");
+        assert!(!inside.swap(true, Ordering::Relaxed), "somebody else is inside {:?}", locked.id());
         let count = locked.left_at;
         match locked.order().exponent() {
             0 => locked.join(),
@@ -399,7 +399,7 @@ impl World {
         assert_eq!(locked.nr_folios(), BLOCK_PAGES / locked.order().nr_pages());
         assert_eq!(locked.folio(index).slot(), Some(SlotId::new(count.into())));
         locked.left_at = count + 1;
-        assert!(inside.swap(false, Ordering::Relaxed), "somebody else was inside {locked:?}");
+        assert!(inside.swap(false, Ordering::Relaxed), "somebody else was inside {:?}", locked.id());
     }
 
     /// Locks random blocks, and tries another one while holding each. Returns how often it worked on each block.

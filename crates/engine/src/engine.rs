@@ -11,7 +11,6 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use folioswap_core::{BlockId, Order, Taken};
-use folioswap_sys::clock::Clock;
 use folioswap_sys::descendants::Descendants;
 use folioswap_sys::pagemap::Scan;
 use folioswap_sys::signals::{self, Blocked};
@@ -54,7 +53,6 @@ pub(crate) struct Engine {
     patience: Patience,
     holds: HoldCounts,
     lifecycle: Lifecycle,
-    clock: Clock,
 }
 
 /// Held while a thread of the program is inside the gate. Signals are delivered once it has left.
@@ -90,7 +88,6 @@ impl Engine {
             patience: Patience::new(patience),
             holds: HoldCounts::default(),
             lifecycle: Lifecycle::new(descendants),
-            clock: Clock::new(),
         })
     }
 
@@ -161,10 +158,6 @@ impl Engine {
     /// Whether the arena is stopping.
     pub fn stopping(&self) -> bool {
         self.lifecycle.stopping()
-    }
-
-    pub fn clock(&self) -> &Clock {
-        &self.clock
     }
 
     /// Calls `visit` with each block in use that was ever mapped, inside the gate and with signals blocked. Ends at the

@@ -9,17 +9,34 @@ use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The clock.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Clock(());
-
-/// A reading of the [`Clock`]: nanoseconds of the kernel's clock, or the counter with `OF_COUNTER` set.
+/// A reading of the clock: nanoseconds of the kernel's clock, or the counter with `OF_COUNTER` set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment(u64);
 
 const OF_COUNTER: u64 = 1 << 63;
 
 impl Moment {
+    /// Reads the clock.
+    #[inline]
+    #[must_use]
+    pub fn now() -> Self {
+        match COUNTER.get() {
+            Some(counter) if !is_stopped() => Moment(counter.clock.raw() | OF_COUNTER),
+            _ => Moment(kernel_ns()),
+        }
+    }
+
+    /// Nanoseconds to a later moment; 0 if it is not later.
+    #[inline]
+    #[must_use]
+    pub fn ns_until(self, later: Moment) -> u64 {
+        match COUNTER.get() {
+            Some(counter) if self.0 & later.0 & OF_COUNTER != 0 => counter.clock.delta_as_nanos(self.0, later.0),
+            Some(counter) => counter.kernel_ns(later).saturating_sub(counter.kernel_ns(self)),
+            None => later.0.saturating_sub(self.0),
+        }
+    }
+
     /// The raw number, without a unit.
     #[inline]
     #[must_use]
@@ -75,35 +92,6 @@ fn kernel_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-impl Clock {
-    /// The clock of this process.
-    #[must_use]
-    pub fn new() -> Self {
-        Clock(())
-    }
-
-    /// Reads the clock.
-    #[inline]
-    #[must_use]
-    pub fn now(self) -> Moment {
-        match COUNTER.get() {
-            Some(counter) if !is_stopped() => Moment(counter.clock.raw() | OF_COUNTER),
-            _ => Moment(kernel_ns()),
-        }
-    }
-
-    /// Nanoseconds from one moment to a later one; 0 if it is not later.
-    #[inline]
-    #[must_use]
-    pub fn ns_between(self, from: Moment, to: Moment) -> u64 {
-        match COUNTER.get() {
-            Some(counter) if from.0 & to.0 & OF_COUNTER != 0 => counter.clock.delta_as_nanos(from.0, to.0),
-            Some(counter) => counter.kernel_ns(to).saturating_sub(counter.kernel_ns(from)),
-            None => to.0.saturating_sub(from.0),
-        }
-    }
-}
-
 impl Counter {
     /// What the kernel's clock showed at a moment.
     fn kernel_ns(&self, moment: Moment) -> u64 {
@@ -121,19 +109,18 @@ mod tests {
 
     #[test]
     fn it_runs_as_fast_as_the_kernels_also_while_it_is_calibrated() {
-        let clock = Clock::new();
         for calibrates in [false, true, false] {
-            let (outer, from) = (Instant::now(), clock.now());
+            let (outer, from) = (Instant::now(), Moment::now());
             let inner = Instant::now();
             if calibrates {
                 calibrate();
             }
             while inner.elapsed() < Duration::from_millis(20) {}
             let at_least = inner.elapsed().as_nanos() as f64;
-            let ns = clock.ns_between(from, clock.now()) as f64;
+            let ns = from.ns_until(Moment::now()) as f64;
             let at_most = outer.elapsed().as_nanos() as f64;
             assert!(ns > at_least * 0.995 && ns < at_most * 1.005, "{at_least} <= {ns} <= {at_most}");
-            assert_eq!(clock.ns_between(clock.now(), from), 0, "backwards");
+            assert_eq!(Moment::now().ns_until(from), 0, "backwards");
         }
     }
 }

@@ -3,15 +3,11 @@
 //! An open loop: each touch is due at a time fixed in advance and its latency counts from that time, so that a touch
 //! delayed by an earlier one counts as slow. Two ways to free slots take turns, each in an arena of its own. `sync`:
 //! in batches, by the fault that fills a batch. `async`, the engine's way: one by one where that is nearly free, else
-//! in batches by a thread. `turn` runs a turn. At the end first touches are timed (`first_touch`).
+//! in batches by a thread. `turn` runs a turn.
 
-mod first_touch;
-mod plot;
 mod report;
 mod turn;
 
-use crate::latency::first_touch::first_touches;
-use crate::latency::plot::Line;
 use crate::latency::report::{row, tell_head, tell_phases, tell_shares};
 use crate::latency::turn::{Outcome, Pace, Turn};
 use crate::shared::medians::{median, median_of_ratios};
@@ -20,12 +16,11 @@ use crate::shared::report::Report;
 use crate::shared::setup::{ArenaPlan, CommonArgs, seconds};
 use clap::{Args, ValueEnum};
 use folioswap::{DeviceSpec, FaultMode, FolioSize, Frees, Order, SharedStats, Stopwatch, Tuning};
-use folioswap_command::args::{PagingOptions, report_file};
+use folioswap_command::args::PagingOptions;
 use folioswap_command::exit::Failure;
 use folioswap_core::{FaultKind, Phase};
-use folioswap_sys::clock::{self, Clock};
+use folioswap_sys::clock;
 use std::os::unix::fs::FileTypeExt;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Warm-up before a turn is counted, as a fraction of the counted time.
@@ -93,9 +88,6 @@ pub struct LatencyArgs {
     /// Seed of the random choices
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
-    /// Plot the distributions to this file, as SVG
-    #[arg(long, value_name = "FILE", value_parser = report_file())]
-    pub plot: Option<PathBuf>,
 }
 
 /// The ways to free slots, by name.
@@ -175,18 +167,8 @@ pub fn latency(args: &LatencyArgs) -> Result<u8, Failure> {
     let [accounting_long_ns, accounting_ns] = accounting_ns()?;
     report.measure("accounting_ns", accounting_ns);
     report.measure("accounting_long_ns", accounting_long_ns);
-    let merged: Vec<_> = all.iter().map(|compared| (compared.folio, compared.merged())).collect();
-    if let Some(file) = &args.plot {
-        let lines = merged.iter().flat_map(|(folio, outcomes)| {
-            WAYS.iter()
-                .zip(outcomes)
-                .map(|((way, _), outcome)| Line { name: format!("{} {way}", folio.names().0), times: &outcome.due })
-        });
-        plot::draw(file, "Swap-ins at a steady rate while slots are freed", &lines.collect::<Vec<_>>())?;
-    }
-    let first_touches = first_touches(args.common.memory, args.rounds, &options, &mut report)?;
-    let bad_words: u64 = merged.iter().flat_map(|(_, outcomes)| outcomes).map(|outcome| outcome.bad_words).sum();
-    report.conclude(args.common.json.as_deref(), bad_words + first_touches)
+    let bad_words: u64 = all.iter().flat_map(Compared::merged).map(|outcome| outcome.bad_words).sum();
+    report.conclude(args.common.json.as_deref(), bad_words)
 }
 
 /// The devices are more than half full and faults are direct, unless the user chose otherwise.
@@ -301,9 +283,9 @@ fn accounting_ns() -> Result<[f64; 2], Failure> {
     const EACH: u32 = 20_000;
     let shared = SharedStats::new().map_err(|error| Failure::new(format!("shared memory: {error}")))?;
     clock::calibrate();
-    let (clock, stats) = (Clock::new(), shared.get().stats());
+    let stats = shared.get().stats();
     let fault = |long: bool| {
-        let mut watch = Stopwatch::start(&clock);
+        let mut watch = Stopwatch::start();
         if long {
             watch.long_part(Phase::Frame);
         } else {

@@ -5,7 +5,6 @@ use super::hashes::HashKey;
 use crate::id::{BlockId, FolioId};
 use crate::policy::order_choice::Wish;
 use crate::sync::{Mutex, MutexGuard, lock, try_lock};
-use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 /// A locked block. Dropping it unlocks.
@@ -80,11 +79,5 @@ impl Deref for Locked<'_> {
 impl DerefMut for Locked<'_> {
     fn deref_mut(&mut self) -> &mut Entry {
         self.block.as_mut().expect("it is locked again")
-    }
-}
-
-impl fmt::Debug for Locked<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locked").field("block", &self.id).field("order", &self.order()).finish()
     }
 }

@@ -9,7 +9,6 @@ use crate::packed::Packed;
 use crate::policy::order_choice::Wish;
 use crate::sparse::Sparse;
 use crate::sync::{Mark, Mutex, Ordering, lock};
-use std::fmt;
 use std::ops::Range;
 
 /// Blocks in a chunk of the table.
@@ -192,12 +191,6 @@ impl FolioTable {
 
     fn find(&self, block: BlockId) -> Option<&Mutex<Entry>> {
         self.blocks.get(block.index()).map(|entry| &entry.block)
-    }
-}
-
-impl fmt::Debug for FolioTable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FolioTable").field("nr_blocks", &self.nr_blocks).finish()
     }
 }
 

@@ -99,12 +99,6 @@ impl Default for DropBehind {
     }
 }
 
-impl std::fmt::Debug for DropBehind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DropBehind").field("on", &self.is_on()).finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -328,12 +328,6 @@ impl Default for Neighbours {
     }
 }
 
-impl std::fmt::Debug for Neighbours {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Neighbours").finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -388,13 +388,6 @@ impl Default for OrderChoice {
     }
 }
 
-impl std::fmt::Debug for OrderChoice {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let record = lock(&self.record);
-        f.debug_struct("OrderChoice").field("all", &record.all).field("streams", &record.streams).finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

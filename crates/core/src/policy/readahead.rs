@@ -355,9 +355,3 @@ impl Default for Streams {
         Streams::new()
     }
 }
-
-impl std::fmt::Debug for Streams {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Streams").field("len", &self.len()).finish()
-    }
-}

@@ -317,12 +317,3 @@ impl Pool {
         self.nr_empty_pages.load(Ordering::Relaxed) as usize * PAGE_SIZE
     }
 }
-
-impl std::fmt::Debug for Pool {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool")
-            .field("used_bytes", &self.used_bytes())
-            .field("limit_bytes", &self.limit_bytes())
-            .finish()
-    }
-}

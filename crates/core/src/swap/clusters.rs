@@ -262,9 +262,3 @@ impl Clusters {
         (0..=self.table.unused_set()).for_each(|set| self.table.lists(set).verify());
     }
 }
-
-impl std::fmt::Debug for Clusters {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Clusters").field("nr_slots", &self.nr_slots()).field("nr_used", &self.nr_used()).finish()
-    }
-}

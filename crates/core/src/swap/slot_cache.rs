@@ -275,12 +275,6 @@ impl SlotCache {
     }
 }
 
-impl std::fmt::Debug for SlotCache {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SlotCache").field("nr_slots", &self.nr_slots()).finish()
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;

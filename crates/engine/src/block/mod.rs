@@ -132,7 +132,7 @@ impl<'p> Block<'p> {
         index: usize,
         slot: SlotId,
         bytes: &mut [u8],
-        watch: &mut Stopwatch<'_>,
+        watch: &mut Stopwatch,
     ) -> Result<(), SwapInError> {
         let page = index * self.order().nr_pages();
         if self.order() < PIECE && self.piece_hash(page / PIECE.nr_pages()).is_some() {
@@ -250,7 +250,7 @@ impl<'p> Block<'p> {
     }
 
     /// Frees the device's copy of a folio that was just mapped, unless the device has plenty of room.
-    pub fn settle_slot(&mut self, index: usize, watch: &mut Stopwatch<'_>) {
+    pub fn settle_slot(&mut self, index: usize, watch: &mut Stopwatch) {
         if self.folio(index).slot().is_some_and(|slot| !self.swap().at(slot).keeps_copies()) {
             watch.lap(Phase::Map);
             self.release_slot(index);

@@ -38,7 +38,7 @@ impl Block<'_> {
     }
 
     /// Maps a whole block like [`Block::map`], but with fresh, zeroed memory instead of the content at home.
-    pub fn map_fresh(&mut self, frame: FrameId, list: List, watch: &mut Stopwatch<'_>) {
+    pub fn map_fresh(&mut self, frame: FrameId, list: List, watch: &mut Stopwatch) {
         let (addr, home, _) = self.places(0, frame);
         // SAFETY: the folio's place and its frames' home; the block is locked.
         if !patiently("made", || unsafe { self.ram().mapper().map_fresh(addr, home) }) {

@@ -38,7 +38,7 @@ pub(crate) struct Fault<'e> {
     thread: u32,
     /// How it waits.
     waits: Waits<'e>,
-    watch: Stopwatch<'e>,
+    watch: Stopwatch,
 }
 
 /// What one look at the block led to.
@@ -54,7 +54,7 @@ enum Step {
 impl<'e> Fault<'e> {
     /// A fault that begins now.
     pub fn new(engine: &'e Engine, page: FolioId, thread: u32, waits: Waits<'e>) -> Self {
-        Fault { engine, touched: page, thread, waits, watch: Stopwatch::start(engine.clock()) }
+        Fault { engine, touched: page, thread, waits, watch: Stopwatch::start() }
     }
 
     /// The touched page's place in its block.

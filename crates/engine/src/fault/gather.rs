@@ -20,7 +20,7 @@ pub(crate) async fn gather(
     block: &mut Block<'_>,
     taken: Option<Taken>,
     list: List,
-    watch: &mut Stopwatch<'_>,
+    watch: &mut Stopwatch,
 ) -> Result<bool, SwapInError> {
     let Some(taken) = taken else {
         engine.stats().swpin_fallback.add(Order::HUGE, 1);

@@ -48,7 +48,7 @@ pub(crate) async fn take_frames(
     order: Order,
     block: &mut Block<'_>,
     page: usize,
-    watch: &mut Stopwatch<'_>,
+    watch: &mut Stopwatch,
 ) -> Result<Option<Taken>, Changed> {
     let ram = engine.ram();
     let mut shortage = Shortage::new(order);
@@ -227,7 +227,7 @@ pub(super) async fn supply(
     engine: &Engine,
     block: &mut Block<'_>,
     page: usize,
-    watch: &mut Stopwatch<'_>,
+    watch: &mut Stopwatch,
 ) -> Result<(usize, Taken), Changed> {
     loop {
         let order = block.order();

@@ -4,16 +4,15 @@
 //! A stopwatch is passed along with the fault. Work for which nobody waits (readahead) has one that stands still.
 
 use folioswap_core::{FaultTimes, Phase, is_drawn};
-use folioswap_sys::clock::{Clock, Moment};
+use folioswap_sys::clock::Moment;
 
 /// The time of one fault so far. Public for `bench latency`, which measures its cost.
-pub struct Stopwatch<'c> {
-    running: Option<Running<'c>>,
+pub struct Stopwatch {
+    running: Option<Running>,
     times: FaultTimes,
 }
 
-struct Running<'c> {
-    clock: &'c Clock,
+struct Running {
     last: Moment,
     /// Laps are timed.
     in_phases: bool,
@@ -21,22 +20,22 @@ struct Running<'c> {
     passed_over: bool,
 }
 
-impl Running<'_> {
+impl Running {
     fn since_last(&mut self) -> u64 {
-        let last = std::mem::replace(&mut self.last, self.clock.now());
-        self.clock.ns_between(last, self.last)
+        let last = std::mem::replace(&mut self.last, Moment::now());
+        last.ns_until(self.last)
     }
 }
 
-impl<'c> Stopwatch<'c> {
+impl Stopwatch {
     /// Begins a fault. Whether its phases are timed is drawn at random.
-    pub fn start(clock: &'c Clock) -> Self {
-        let last = clock.now();
-        Stopwatch::begun(clock, last, is_drawn(last.reading()))
+    pub fn start() -> Self {
+        let last = Moment::now();
+        Stopwatch::begun(last, is_drawn(last.reading()))
     }
 
-    fn begun(clock: &'c Clock, last: Moment, drawn: bool) -> Self {
-        let running = Some(Running { clock, last, in_phases: drawn, passed_over: false });
+    fn begun(last: Moment, drawn: bool) -> Self {
+        let running = Some(Running { last, in_phases: drawn, passed_over: false });
         Stopwatch { running, times: FaultTimes::new(drawn) }
     }
 
@@ -96,9 +95,9 @@ mod tests {
 
     /// The times of a fault with these laps and 50 us after them, and an upper bound of its length. A long part begins
     /// after `long` laps.
-    fn timed(clock: &Clock, drawn: bool, long: Option<usize>) -> (FaultTimes, u64) {
-        let begun = clock.now();
-        let mut watch = Stopwatch::begun(clock, clock.now(), drawn);
+    fn timed(drawn: bool, long: Option<usize>) -> (FaultTimes, u64) {
+        let begun = Moment::now();
+        let mut watch = Stopwatch::begun(Moment::now(), drawn);
         for (index, (phase, us)) in LAPS.into_iter().enumerate() {
             if long == Some(index) {
                 watch.long_part(Phase::Table);
@@ -108,14 +107,13 @@ mod tests {
         }
         spin(50);
         let times = *watch.stop(Phase::Map);
-        (times, clock.ns_between(begun, clock.now()))
+        (times, begun.ns_until(Moment::now()))
     }
 
     #[test]
     fn laps_add_up_to_the_whole() {
-        let clock = Clock::new();
         for (drawn, long) in [(true, None), (false, Some(0))] {
-            let (times, whole_ns) = timed(&clock, drawn, long);
+            let (times, whole_ns) = timed(drawn, long);
             assert!(times.total_ns() <= whole_ns && times.total_ns() >= 1_349_000, "{times:?} of {whole_ns}");
             assert!(times.get(Phase::Frame) >= 499_000 && times.get(Phase::Map) >= 49_000, "{times:?}");
             assert_eq!((times.get(Phase::Read), times.get(Phase::Free)), (0, 0), "they did not occur");
@@ -127,8 +125,7 @@ mod tests {
 
     #[test]
     fn without_phases_the_whole_is_timed() {
-        let clock = Clock::new();
-        let (times, whole_ns) = timed(&clock, false, None);
+        let (times, whole_ns) = timed(false, None);
         assert!(times.total_ns() <= whole_ns && times.total_ns() >= 1_349_000, "{times:?} of {whole_ns}");
         assert_eq!(Phase::ALL.map(|phase| times.get(phase)), [0; Phase::NR]);
         assert_eq!((times.longest(), times.is_drawn()), (None, false));
@@ -136,8 +133,7 @@ mod tests {
 
     #[test]
     fn from_a_long_part_on_phases_are_timed() {
-        let clock = Clock::new();
-        let (times, whole_ns) = timed(&clock, false, Some(2));
+        let (times, whole_ns) = timed(false, Some(2));
         assert!(times.total_ns() <= whole_ns && times.total_ns() >= 1_349_000, "{times:?} of {whole_ns}");
         assert!(times.get(Phase::Reclaim) >= 699_000 && times.get(Phase::Frame) >= 199_000, "{times:?}");
         assert_eq!(times.get(Phase::Table), 0, "what was before is not known");
@@ -145,8 +141,7 @@ mod tests {
 
     #[test]
     fn some_are_drawn() {
-        let clock = Clock::new();
-        let drawn = (0..50_000).filter(|_| Stopwatch::start(&clock).stop(Phase::Map).is_drawn()).count() as u64;
+        let drawn = (0..50_000).filter(|_| Stopwatch::start().stop(Phase::Map).is_drawn()).count() as u64;
         let expected = 50_000 / PHASES_OF_ONE_IN;
         assert!((expected / 2..expected * 2).contains(&drawn), "{drawn}, not about {expected}");
     }

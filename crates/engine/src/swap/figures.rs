@@ -9,7 +9,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use folioswap_core::{DeviceFailure, DeviceIo, DeviceRecord, Direction};
-use folioswap_sys::clock::{Clock, Moment};
+use folioswap_sys::clock::Moment;
 
 use crate::process::shared_stats::SharedCounters;
 
@@ -24,7 +24,6 @@ enum Home {
 pub(crate) struct IoFigures {
     in_flight: AtomicU64,
     home: Home,
-    clock: Clock,
     timed: bool,
 }
 
@@ -41,7 +40,7 @@ impl IoFigures {
             Some(record) => Home::Shared(record),
             None => Home::Own(Box::new(DeviceRecord::new())),
         };
-        IoFigures { in_flight: AtomicU64::new(0), home, clock: Clock::new(), timed }
+        IoFigures { in_flight: AtomicU64::new(0), home, timed }
     }
 
     fn record(&self) -> &DeviceRecord {
@@ -62,16 +61,16 @@ impl IoFigures {
             return Begun(None);
         }
         self.record().begin(self.in_flight.fetch_add(1, Relaxed) + 1);
-        Begun(Some(self.clock.now()))
+        Begun(Some(Moment::now()))
     }
 
     /// Notes that a request has ended. A request that failed is not counted.
     pub fn end(&self, begun: Begun, direction: Direction, served: Option<usize>) {
         if let Begun(Some(at)) = begun {
-            let now = self.clock.now();
+            let now = Moment::now();
             self.in_flight.fetch_sub(1, Relaxed);
             if served.is_some() {
-                self.record().record(direction, self.clock.ns_between(at, now));
+                self.record().record(direction, at.ns_until(now));
             }
         }
         if let Some(len_bytes) = served {

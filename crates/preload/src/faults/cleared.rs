@@ -6,7 +6,7 @@
 //! where one is lost. That ends with the call, or where that returns past this library, with the thread's next caught
 //! call.
 
-use folioswap_sys::clock::{Clock, Moment};
+use folioswap_sys::clock::Moment;
 use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
 
@@ -85,7 +85,7 @@ impl Word {
         }
         match value(self.addr) {
             None => true, // nobody can wait for it
-            Some(0) => self.was_set || Clock::new().ns_between(self.since, Clock::new().now()) > LONGEST_START_NS,
+            Some(0) => self.was_set || self.since.ns_until(Moment::now()) > LONGEST_START_NS,
             Some(_) => {
                 self.was_set = true;
                 false
@@ -139,7 +139,7 @@ pub fn hold(addr: usize, len: usize, role: Role, thread: u32) {
             }
         }
         let was_set = value(addr).is_some_and(|value| value != 0);
-        let mut word = Word { addr, len, role, thread, was_set, since: Clock::new().now(), is_held: false };
+        let mut word = Word { addr, len, role, thread, was_set, since: Moment::now(), is_held: false };
         word.hold();
         words.push(word);
         drop(words);
