@@ -1,9 +1,11 @@
 //! CPUs (which one runs a thread, how many there are, scheduling), and the CPU time used.
 
 use std::io::{self, Write as _};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::AsRawFd as _;
 use std::sync::OnceLock;
 use std::time::Duration;
+
+use crate::{check, taken};
 
 /// Lets others run. Not the C library's call, which a filter of the program's may refuse.
 pub fn yield_now() {
@@ -31,10 +33,9 @@ pub fn cpu_of(thread: u32) -> Option<usize> {
     let mut said = [0u8; 1024];
     // SAFETY: a NUL-terminated name and a buffer, both of this frame. The descriptor is this call's own.
     let len = unsafe {
-        let file =
-            crate::check(libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name.get_ref().as_ptr(), libc::O_CLOEXEC));
-        let file = OwnedFd::from_raw_fd(file.ok()? as RawFd);
-        crate::check(libc::syscall(libc::SYS_read, file.as_raw_fd(), said.as_mut_ptr(), said.len())).ok()?
+        let file = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name.get_ref().as_ptr(), libc::O_CLOEXEC);
+        let file = taken(file).ok()?;
+        check(libc::syscall(libc::SYS_read, file.as_raw_fd(), said.as_mut_ptr(), said.len())).ok()?
     };
     // The name is in parentheses, and may itself contain parentheses.
     let behind_name = said[..len].rsplit(|&byte| byte == b')').next()?;
@@ -55,7 +56,7 @@ impl Cpus {
         // SAFETY: all zeroes is an empty set. The kernel fills in a local of this frame; 0 is the calling thread.
         unsafe {
             let mut set: libc::cpu_set_t = std::mem::zeroed();
-            crate::check(libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&set), &raw mut set))?;
+            check(libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&set), &raw mut set))?;
             Ok(Cpus(set))
         }
     }
@@ -87,9 +88,7 @@ impl Cpus {
     /// EINVAL: the process may use none of them. ESRCH: there is no such thread.
     pub fn hold(&self, thread: u32) -> io::Result<()> {
         // SAFETY: the kernel reads the set.
-        crate::check(unsafe {
-            libc::syscall(libc::SYS_sched_setaffinity, thread, size_of_val(&self.0), &raw const self.0)
-        })?;
+        check(unsafe { libc::syscall(libc::SYS_sched_setaffinity, thread, size_of_val(&self.0), &raw const self.0) })?;
         Ok(())
     }
 }

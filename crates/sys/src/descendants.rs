@@ -6,12 +6,12 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use crate::descriptor::Descriptor;
 use crate::memory::{PAGE_SIZE, place_apart};
-use crate::{check, futex, kept};
+use crate::{check, futex, kept, taken};
 
 /// Bytes of a tie's mapping.
 const TIE_BYTES: usize = PAGE_SIZE;
@@ -112,10 +112,7 @@ impl Drop for Tie {
 
 fn memory_file() -> io::Result<OwnedFd> {
     // SAFETY: the name is NUL-terminated.
-    let fd =
-        check(unsafe { libc::syscall(libc::SYS_memfd_create, c"folioswap-descendants".as_ptr(), libc::MFD_CLOEXEC) })?;
-    // SAFETY: the kernel just created this descriptor, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    taken(unsafe { libc::syscall(libc::SYS_memfd_create, c"folioswap-descendants".as_ptr(), libc::MFD_CLOEXEC) })
 }
 
 /// A lock of the byte of a fork.

@@ -271,21 +271,27 @@ pub fn preallocate(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
         return Err(too_large()); // the call would also send SIGXFSZ
     }
     let mode = if limited { libc::FALLOC_FL_KEEP_SIZE } else { 0 };
+    match fallocate(fd, mode, offset, len) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+            // SAFETY: takes no pointers. Nobody uses the descriptor's position.
+            let size = check(unsafe { libc::lseek(fd, 0, libc::SEEK_END) })?;
+            if size as u64 >= end as u64 {
+                return Ok(());
+            }
+            // SAFETY: takes no pointers.
+            check(unsafe { libc::ftruncate(fd, end) }.into()).map(drop)
+        }
+        done => done,
+    }
+}
+
+/// Makes the call, again after a signal.
+fn fallocate(fd: RawFd, mode: libc::c_int, offset: u64, len: u64) -> io::Result<()> {
     loop {
         // SAFETY: takes no pointers.
         match check(unsafe { libc::syscall(libc::SYS_fallocate, fd, mode, offset, len) }) {
-            Ok(_) => return Ok(()),
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-                // SAFETY: takes no pointers. Nobody uses the descriptor's position.
-                let size = check(unsafe { libc::lseek(fd, 0, libc::SEEK_END) })?;
-                if size as u64 >= end as u64 {
-                    return Ok(());
-                }
-                // SAFETY: takes no pointers.
-                return check(unsafe { libc::ftruncate(fd, end) }.into()).map(drop);
-            }
-            Err(error) => return Err(error),
+            done => return done.map(drop),
         }
     }
 }
@@ -296,14 +302,9 @@ pub fn preallocate(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
 /// # Errors
 /// Kernel errors.
 pub fn punch_hole(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    loop {
-        // SAFETY: takes no pointers.
-        match check(unsafe { libc::syscall(libc::SYS_fallocate, fd, mode, offset, len) }) {
-            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-            Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => return Err(error),
-            _ => return Ok(()),
-        }
+    match fallocate(fd, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, len) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+        done => done,
     }
 }
 
@@ -320,13 +321,7 @@ pub fn wipe(fd: RawFd) -> io::Result<()> {
     }
     // SAFETY: takes no pointers.
     let len = check(unsafe { libc::lseek(fd, 0, libc::SEEK_END) })?;
-    let with = |mode: libc::c_int| loop {
-        // SAFETY: takes no pointers.
-        match check(unsafe { libc::syscall(libc::SYS_fallocate, fd, mode | libc::FALLOC_FL_KEEP_SIZE, 0, len) }) {
-            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-            done => return done.map(drop),
-        }
-    };
+    let with = |mode: libc::c_int| fallocate(fd, mode | libc::FALLOC_FL_KEEP_SIZE, 0, len as u64);
     match with(libc::FALLOC_FL_ZERO_RANGE) {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => with(libc::FALLOC_FL_PUNCH_HOLE),
         done => done,

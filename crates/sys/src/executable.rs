@@ -3,9 +3,9 @@
 
 use std::ffi::{CStr, c_char};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use crate::{check, direct_io};
+use crate::{direct_io, taken};
 
 /// Why a library for the GNU C library cannot be preloaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,9 +66,7 @@ pub unsafe fn obstacle_at(folder: RawFd, path: *const c_char) -> Option<Obstacle
 fn open(folder: RawFd, path: *const c_char) -> io::Result<OwnedFd> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
     // SAFETY: the kernel reads the path.
-    let opened = check(unsafe { libc::syscall(libc::SYS_openat, folder, path, flags) })?;
-    // SAFETY: the kernel just created this descriptor, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(opened as RawFd) })
+    taken(unsafe { libc::syscall(libc::SYS_openat, folder, path, flags) })
 }
 
 /// Returns how many bytes there are.

@@ -7,11 +7,11 @@
 //! **Locking.** None. An entry of the list belongs to who has changed it from free.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::{check, fork, memory};
+use crate::{fork, memory, taken};
 
 /// Upper limit for where the engine's numbers start. The kernel's table is as long as the highest number, and each fork
 /// copies it (128 KiB).
@@ -162,9 +162,7 @@ pub(crate) fn hide_number(fd: OwnedFd) -> io::Result<RawFd> {
 
 fn duplicate(fd: &OwnedFd, from: u64) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers.
-    let number = check(unsafe { libc::syscall(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from.max(3)) })?;
-    // SAFETY: the kernel just created this descriptor, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(number as RawFd) })
+    taken(unsafe { libc::syscall(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from.max(3)) })
 }
 
 fn limits() -> io::Result<libc::rlimit64> {

@@ -3,12 +3,12 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::check;
 use crate::descriptor::Descriptor;
+use crate::taken;
 
 static PROC: OnceLock<Descriptor> = OnceLock::new();
 /// [`leave_root`] was called.
@@ -80,9 +80,7 @@ pub(crate) fn proc_again() -> io::Result<OwnedFd> {
     }
     proc().ok_or(io::ErrorKind::NotFound)?.with(|folder| {
         // SAFETY: takes no pointers.
-        let copy = check(unsafe { libc::syscall(libc::SYS_fcntl, folder, libc::F_DUPFD_CLOEXEC, 0) })?;
-        // SAFETY: the kernel just created this descriptor, and nothing else owns it.
-        Ok(unsafe { OwnedFd::from_raw_fd(copy as RawFd) })
+        taken(unsafe { libc::syscall(libc::SYS_fcntl, folder, libc::F_DUPFD_CLOEXEC, 0) })
     })
 }
 
@@ -93,9 +91,5 @@ pub(crate) fn open_root() -> io::Result<OwnedFd> {
 
 fn open_at(folder: RawFd, path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: the path is NUL-terminated.
-    let opened = check(unsafe {
-        libc::syscall(libc::SYS_openat, folder, path.as_ptr(), flags | libc::O_CLOEXEC | libc::O_NOCTTY)
-    })?;
-    // SAFETY: the kernel just created this descriptor, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(opened as RawFd) })
+    taken(unsafe { libc::syscall(libc::SYS_openat, folder, path.as_ptr(), flags | libc::O_CLOEXEC | libc::O_NOCTTY) })
 }

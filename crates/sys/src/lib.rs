@@ -111,10 +111,17 @@ pub mod vforked;
 pub mod zstd;
 
 use std::io;
+use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
 
 /// Converts the -1 of a C call into the error in errno.
 fn check(result: libc::c_long) -> io::Result<usize> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result as usize) }
+}
+
+/// The descriptor that a C call has opened; -1: the error in errno.
+fn taken(opened: libc::c_long) -> io::Result<OwnedFd> {
+    // SAFETY: the kernel just created this descriptor, and nothing else owns it.
+    check(opened).map(|number| unsafe { OwnedFd::from_raw_fd(number as RawFd) })
 }
 
 /// The calling thread's errno.

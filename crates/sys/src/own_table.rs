@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::static_tls::StaticTls;
-use crate::{check, futex, hidden_numbers, memory, seat, signals, static_tls};
+use crate::{check, futex, hidden_numbers, memory, seat, signals, static_tls, taken};
 
 static_tls! {
     static INSIDE: bool = "folioswap_inside";
@@ -164,12 +164,6 @@ fn reopen(path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
     let flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
     // SAFETY: the path is NUL-terminated.
     taken(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) })
-}
-
-/// The descriptor that a call has returned.
-fn taken(returned: libc::c_long) -> io::Result<OwnedFd> {
-    // SAFETY: the kernel just created this descriptor, and nothing else owns it.
-    check(returned).map(|number| unsafe { OwnedFd::from_raw_fd(number as RawFd) })
 }
 
 /// A call to be made. Lives on the stack of the thread that waits for it.
@@ -444,9 +438,8 @@ fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     // Not among the standard streams, whose places the keeper fills.
     // SAFETY: takes no pointers.
     let theirs =
-        check(unsafe { libc::syscall(libc::SYS_fcntl, theirs.as_raw_fd(), libc::F_DUPFD_CLOEXEC, NR_STREAMS) })?;
-    // SAFETY: the kernel just created this descriptor, and nothing else owns it.
-    Ok((ours, unsafe { OwnedFd::from_raw_fd(theirs as RawFd) }))
+        taken(unsafe { libc::syscall(libc::SYS_fcntl, theirs.as_raw_fd(), libc::F_DUPFD_CLOEXEC, NR_STREAMS) })?;
+    Ok((ours, theirs))
 }
 
 const CONTROL_BYTES: usize = 64;

@@ -6,11 +6,11 @@
 
 use std::io;
 use std::mem::{offset_of, size_of};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use crate::uffd::{EventFd, unless_limited};
-use crate::{check, futex, own_calls};
+use crate::{check, futex, own_calls, taken};
 
 /// How long a process may take for a piece, in looks, and how long until the next look whether it is stopped.
 const PATIENCE: usize = 100;
@@ -61,10 +61,7 @@ fn address(process: u32) -> (libc::sockaddr_un, libc::socklen_t) {
 
 fn socket() -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers.
-    let fd =
-        check(unsafe { libc::syscall(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: the kernel just created this descriptor, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+    taken(unsafe { libc::syscall(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })
 }
 
 fn bind(socket: &OwnedFd, address: &libc::sockaddr_un, len: libc::socklen_t) -> io::Result<()> {

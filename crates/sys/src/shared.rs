@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use crate::check;
 use crate::memory::place_apart;
+use crate::{check, taken};
 
 /// Types that may live in [`SharedMemory`].
 ///
@@ -38,9 +38,7 @@ impl<T: Zeroable> SharedMemory<T> {
     pub fn create(name: &str) -> io::Result<Self> {
         let name = std::ffi::CString::new(name)?;
         // SAFETY: the name is NUL-terminated.
-        let fd = check(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) })?;
-        // SAFETY: the kernel just created this descriptor, and nothing else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+        let fd = taken(unsafe { libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) })?;
         // SAFETY: takes no pointers.
         check(unsafe { libc::ftruncate(fd.as_raw_fd(), Self::LEN as libc::off_t) }.into())?;
         Self::map(fd)

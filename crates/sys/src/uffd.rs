@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::descriptor::Descriptor;
 pub use crate::uffd_abi::Transfer;
 use crate::uffd_abi::{self as abi, Range};
-use crate::{check, errno, futex, kept, own_table};
+use crate::{check, errno, futex, kept, own_table, taken};
 
 /// How faults are delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -482,9 +482,8 @@ impl<'s> Waiter<'s> {
     /// Kernel errors.
     pub fn new(uffd: &Userfaultfd, stop: &'s EventFd, others: [Option<RawFd>; 2]) -> io::Result<Self> {
         // SAFETY: takes no pointers.
-        let epoll = match check(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }) {
-            // SAFETY: the kernel just created this descriptor, and nothing else owns it.
-            Ok(fd) => Some(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }),
+        let epoll = match taken(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }) {
+            Ok(fd) => Some(fd),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => None,
             Err(error) => return Err(error),
         };
@@ -609,9 +608,7 @@ impl EventFd {
     fn open() -> io::Result<OwnedFd> {
         let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
         // SAFETY: takes no pointers.
-        let fd = check(unsafe { libc::syscall(libc::SYS_eventfd2, 0, flags) })?;
-        // SAFETY: the kernel just created this descriptor, and nothing else owns it.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+        taken(unsafe { libc::syscall(libc::SYS_eventfd2, 0, flags) })
     }
 
     /// Its number in the engine's table.

@@ -18,54 +18,30 @@ export! {
     }
 }
 
-export! {
-    fn chroot(path: *const c_char) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { syscall(libc::SYS_chroot, path as usize, 0, 0, 0, 0, 0) as c_int }
-    }
+macro_rules! one_call {
+    ($(fn $name:ident($($argument:ident: $kind:ty),*) by $number:ident($($word:expr),*);)*) => {$(
+        export! {
+            fn $name($($argument: $kind),*) -> c_int {
+                let mut words = [0; 6];
+                words.iter_mut().zip([$($word as usize),*]).for_each(|(to, word)| *to = word);
+                let [a, b, c, d, e, f] = words;
+                // SAFETY: passes the caller's arguments on unchanged.
+                unsafe { syscall(libc::$number, a, b, c, d, e, f) as c_int }
+            }
+        }
+    )*};
 }
 
-export! {
-    fn pivot_root(new: *const c_char, old: *const c_char) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { syscall(libc::SYS_pivot_root, new as usize, old as usize, 0, 0, 0, 0) as c_int }
-    }
-}
-
-export! {
-    fn unshare(flags: c_int) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { syscall(libc::SYS_unshare, flags as usize, 0, 0, 0, 0, 0) as c_int }
-    }
-}
-
-export! {
-    fn setns(fd: c_int, kind: c_int) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { syscall(libc::SYS_setns, fd as usize, kind as usize, 0, 0, 0, 0) as c_int }
-    }
-}
-
-export! {
-    fn setrlimit(what: c_int, limit: *const rlimit) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged. As the C library, it uses the newer call.
-        unsafe { syscall(libc::SYS_prlimit64, 0, what as usize, limit as usize, 0, 0, 0) as c_int }
-    }
-}
-
-export! {
-    fn prlimit(pid: c_int, what: c_int, limit: *const rlimit, before: *mut rlimit) -> c_int {
-        let (limit, before) = (limit as usize, before as usize);
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { syscall(libc::SYS_prlimit64, pid as usize, what as usize, limit, before, 0, 0) as c_int }
-    }
-}
-
-export! {
-    fn getrlimit(what: c_int, limit: *mut rlimit) -> c_int {
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { syscall(libc::SYS_prlimit64, 0, what as usize, 0, limit as usize, 0, 0) as c_int }
-    }
+// Limits by the newer call, as the C library.
+one_call! {
+    fn chroot(path: *const c_char) by SYS_chroot(path);
+    fn pivot_root(new: *const c_char, old: *const c_char) by SYS_pivot_root(new, old);
+    fn unshare(flags: c_int) by SYS_unshare(flags);
+    fn setns(fd: c_int, kind: c_int) by SYS_setns(fd, kind);
+    fn setrlimit(what: c_int, limit: *const rlimit) by SYS_prlimit64(0, what, limit);
+    fn prlimit(pid: c_int, what: c_int, limit: *const rlimit, before: *mut rlimit)
+        by SYS_prlimit64(pid, what, limit, before);
+    fn getrlimit(what: c_int, limit: *mut rlimit) by SYS_prlimit64(0, what, 0, limit);
 }
 
 aliases! {
