@@ -173,7 +173,8 @@ unsafe fn supplied_stack(attributes: *const pthread_attr_t) -> Option<Range<usiz
         }
         (addr.assume_init() as usize, len.assume_init())
     };
-    Some(addr..addr.checked_add(len)?) // without a stack the address is the negative length
+    // Without a stack the address is the negative length, which is 0 unless that was set.
+    Some(addr..addr.checked_add(len)?).filter(|stack| !stack.is_empty())
 }
 
 /// Whether a thread with these attributes is to be joined, and what it is to block in name.
