@@ -75,6 +75,13 @@ impl Cpus {
         }
     }
 
+    /// How many they are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        // SAFETY: only reads the set.
+        unsafe { libc::CPU_COUNT(&self.0) as usize }
+    }
+
     /// Whether this is one of them.
     #[must_use]
     pub fn has(&self, cpu: usize) -> bool {
@@ -118,6 +125,14 @@ pub fn run_as_batch() {
 /// counts as idle. Only a privileged thread can change that again. Failure is ignored.
 pub fn run_as_idle() {
     set_policy(libc::SCHED_IDLE);
+}
+
+/// Whether a thread of this process has a real-time policy, or none that is known.
+#[must_use]
+pub fn is_real_time(thread: u32) -> bool {
+    // SAFETY: takes no pointers.
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread) } as libc::c_int;
+    ![libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE].contains(&policy)
 }
 
 fn set_policy(policy: libc::c_int) {

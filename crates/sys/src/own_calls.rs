@@ -10,12 +10,13 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use libc::{c_long, sock_filter};
 
 use crate::memory::PAGE_SIZE;
 use crate::seccomp::{JUMP_IF_EQUAL, LOAD, MACHINE, MACHINE_AT, NUMBER_AT, RETURN, step};
-use crate::{check, random, said};
+use crate::{check, futex, random, said};
 
 /// Where the page is; 0: there is none.
 static PAGE: AtomicUsize = AtomicUsize::new(0);
@@ -81,20 +82,31 @@ pub fn is_prepared() -> bool {
 /// Makes calls from the page from now on, if there is one. Waits for those of [`unless_used`].
 pub fn begin() {
     USED.store(is_prepared(), Ordering::SeqCst);
-    while NR_OTHERS.load(Ordering::SeqCst) > 0 {
-        std::thread::yield_now();
+    // A child that a system call has made may have copied the number, and not the threads: it does not wait for long.
+    for _ in 0..MOST_WAITS {
+        if NR_OTHERS.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        futex::sleep(WAIT);
     }
 }
 
-/// Makes calls that are not exempt, unless a filter may forbid them.
+/// How long [`begin`] sleeps, and how often.
+const WAIT: Duration = Duration::from_micros(50);
+const MOST_WAITS: u32 = 2000;
+
+/// Makes short calls that are not exempt, unless a filter may forbid them.
 pub fn unless_used<R>(calls: impl FnOnce() -> R) -> Option<R> {
+    if is_used() {
+        return None;
+    }
     NR_OTHERS.fetch_add(1, Ordering::SeqCst);
     let result = if is_used() { None } else { Some(calls()) };
     NR_OTHERS.fetch_sub(1, Ordering::SeqCst);
     result
 }
 
-/// In a forked child: its parent's threads are not here.
+/// In a forked child, which has none of its parent's threads, and none of its own yet.
 pub fn begin_child() {
     NR_OTHERS.store(0, Ordering::SeqCst);
 }
@@ -224,7 +236,8 @@ const EXEMPT: &[Exempt] = &[
     any(libc::SYS_get_robust_list),
     any(libc::SYS_mbind),
     any(libc::SYS_sched_getscheduler),
-    only(libc::SYS_sched_setaffinity, 0, u32::MAX, 0),
+    only(libc::SYS_sched_setscheduler, 0, u32::MAX, 0),
+    any(libc::SYS_sched_setaffinity),
     only(libc::SYS_prlimit64, 0, u32::MAX, 0),
     only(libc::SYS_clone, 0, THREAD, THREAD),
 ];

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::descriptor::Descriptor;
+use crate::static_tls;
+use crate::static_tls::StaticTls;
 pub use crate::uffd_abi::Transfer;
 use crate::uffd_abi::{self as abi, Range};
 use crate::{check, errno, futex, kept, own_table, taken};
@@ -148,6 +150,11 @@ pub enum Woken {
     Stopped,
 }
 
+/// From now on, what the calling thread makes present wakes nobody: [`Userfaultfd::wake`] does.
+pub fn wake_late_here() {
+    WAKES_LATE.set(true);
+}
+
 /// Consecutive calls without progress (EAGAIN) before a range counts as busy.
 const MOST_RETRIES: u32 = 100;
 
@@ -155,11 +162,18 @@ const MOST_RETRIES: u32 = 100;
 #[derive(Debug)]
 pub struct Userfaultfd {
     descriptor: Descriptor,
+    /// Only [`Userfaultfd::wake`] wakes threads.
+    wakes_late: AtomicBool,
+}
+
+static_tls! {
+    /// The same for what this thread makes present.
+    static WAKES_LATE: bool = "folioswap_wakes_late";
 }
 
 impl From<Descriptor> for Userfaultfd {
     fn from(descriptor: Descriptor) -> Self {
-        Userfaultfd { descriptor }
+        Userfaultfd { descriptor, wakes_late: AtomicBool::new(false) }
     }
 }
 
@@ -234,9 +248,9 @@ impl Userfaultfd {
         self.ioctl(abi::UFFDIO_UNREGISTER, &mut range(addr, len)).map_err(system("UFFDIO_UNREGISTER"))
     }
 
-    /// Moves the pages at `src` to `dst`, where none may be present. No byte is copied, and a huge page that moves
-    /// whole and aligned stays one. `dst` must be registered with this descriptor. [`Userfaultfd::wake`] wakes the
-    /// threads that wait for the pages.
+    /// Moves the pages at `src` to `dst`, where none may be present, and wakes the threads that wait for them. No byte
+    /// is copied, and a huge page that moves whole and aligned stays one. `dst` must be registered with this
+    /// descriptor.
     ///
     /// # Errors
     /// [`MoveError`]. Unless it is `Partial`, nothing has moved.
@@ -248,7 +262,7 @@ impl Userfaultfd {
         self.transfer(abi::UFFDIO_MOVE, dst, src, len)
     }
 
-    /// Places pages at `dst` with a copy of the content at `src`, and wakes nobody.
+    /// Places pages at `dst` with a copy of the content at `src`, and wakes the threads that wait for them.
     ///
     /// # Errors
     /// As [`Userfaultfd::move_pages`].
@@ -260,7 +274,7 @@ impl Userfaultfd {
         self.transfer(abi::UFFDIO_COPY, dst, src, len)
     }
 
-    /// Maps zeroed pages at `addr`, where none may be present, and wakes nobody.
+    /// Maps zeroed pages at `addr`, where none may be present, and wakes the threads that wait for them.
     ///
     /// # Errors
     /// As [`Userfaultfd::move_pages`].
@@ -271,8 +285,9 @@ impl Userfaultfd {
         self.fill(abi::UFFDIO_ZEROPAGE, addr, len)
     }
 
-    /// Poisons the pages at `addr`, where none may be present, and wakes nobody. An access raises SIGBUS, and a system
-    /// call that accesses such a page fails with EFAULT. `madvise(MADV_DONTNEED)` removes the poison.
+    /// Poisons the pages at `addr`, where none may be present, and wakes the threads that wait for them. An access
+    /// raises SIGBUS, and a system call that accesses such a page fails with EFAULT. `madvise(MADV_DONTNEED)` removes
+    /// the poison.
     ///
     /// # Errors
     /// As [`Userfaultfd::move_pages`]; `Invalid` before Linux 6.6.
@@ -285,10 +300,21 @@ impl Userfaultfd {
 
     fn fill(&self, request: u64, addr: usize, len: usize) -> Result<(), MoveError> {
         stepwise(len, |done| {
-            let mut fill = abi::InPlace { range: range(addr + done, len - done), mode: abi::MODE_DONTWAKE, done: 0 };
+            let mut fill = abi::InPlace { range: range(addr + done, len - done), mode: self.mode(), done: 0 };
             let result = self.raw_ioctl(request, &mut fill);
             (result, fill.done)
         })
+    }
+
+    /// Sets whether only [`Userfaultfd::wake`] wakes the threads that wait for a page, and not the call that makes it
+    /// present.
+    pub fn wake_late(&self, late: bool) {
+        self.wakes_late.store(late, Ordering::SeqCst);
+    }
+
+    /// The mode of a request that makes pages present.
+    fn mode(&self) -> u64 {
+        if WAKES_LATE.get() || self.wakes_late.load(Ordering::Relaxed) { abi::MODE_DONTWAKE } else { 0 }
     }
 
     /// Wakes the threads that wait for pages of a range. They repeat the access.
@@ -319,7 +345,7 @@ impl Userfaultfd {
     fn transfer(&self, request: u64, dst: usize, src: usize, len: usize) -> Result<(), MoveError> {
         stepwise(len, |done| {
             let (dst, src, len) = ((dst + done) as u64, (src + done) as u64, (len - done) as u64);
-            let mut transfer = abi::Transfer { dst, src, len, mode: abi::MODE_DONTWAKE, done: 0 };
+            let mut transfer = abi::Transfer { dst, src, len, mode: self.mode(), done: 0 };
             let result = self.raw_ioctl(request, &mut transfer);
             (result, transfer.done)
         })

@@ -1,6 +1,6 @@
 //! Keeps a monitor thread on the CPU of the thread whose faults it resolves.
 //!
-//! To wake a thread on another CPU takes an interrupt, and so does each page that is moved for a program that runs
+//! Waking a thread on another CPU costs an interrupt, and so does each page that is moved for a program that runs
 //! there. In a virtual machine that is 20 us and more each. On the same CPU a fault takes a few changes of threads: 9
 //! us instead of 40 to 100.
 //!
@@ -49,8 +49,8 @@ impl Waking {
     /// Body of the waking thread. Returns when the arena stops.
     pub fn run(&self, engine: &Engine, starting: Starting) {
         let _end = EndOnPanic("waking");
-        folioswap_sys::cpu::run_as_idle();
         drop(starting);
+        folioswap_sys::cpu::run_as_idle();
         self.thread.store(signals::thread_id(), Ordering::SeqCst);
         self.wake_each(|| engine.stopping(), |addr| super::monitor::wake(engine, addr));
     }
@@ -84,26 +84,37 @@ impl Waking {
 }
 
 /// Where a monitor thread runs.
-pub(super) struct Beside<'w> {
-    waking: Option<&'w Waking>,
-    /// The CPUs that it may use else, while it stays on one.
+pub(super) struct Beside<'e> {
+    engine: &'e Engine,
+    waking: Option<&'e Waking>,
+    /// The CPUs that it was allowed before, while it stays on one.
     others: Option<Cpus>,
-    /// Where the last look found a thread, and how many in a row found it there.
+    /// Where the last look found a thread, and which, and how many looks in a row found one there.
     seen: Option<usize>,
+    thread: u32,
     nr_seen: u32,
     /// Faults until the next look.
     until_look: u32,
     /// How many looks must find the same CPU.
     needed: u32,
-    /// When it last left something to the waking thread.
+    /// When it left something to the waking thread that had nothing to do.
     left_at: Instant,
 }
 
-impl<'w> Beside<'w> {
+impl<'e> Beside<'e> {
     /// Without a waking thread, a monitor thread runs anywhere.
-    pub fn new(waking: Option<&'w Waking>) -> Self {
-        let (others, seen, left_at) = (None, None, Instant::now());
-        Beside { waking, others, seen, nr_seen: 0, until_look: 0, needed: FIRST_LOOKS, left_at }
+    pub fn new(engine: &'e Engine, waking: Option<&'e Waking>) -> Self {
+        Beside {
+            engine,
+            waking,
+            others: None,
+            seen: None,
+            thread: 0,
+            nr_seen: 0,
+            until_look: 0,
+            needed: FIRST_LOOKS,
+            left_at: Instant::now(),
+        }
     }
 
     /// Whether this thread stays on the CPU of another.
@@ -113,16 +124,23 @@ impl<'w> Beside<'w> {
 
     /// A thread has faulted.
     pub fn follow(&mut self, thread: u32) {
-        if self.until_look > 0 {
+        let Some(waking) = self.waking else { return };
+        let is_another = self.stays() && thread != self.thread;
+        if self.until_look > 0 && !is_another {
             self.until_look -= 1;
             return;
         }
-        let Some(waking) = self.waking else { return };
         let waking_thread = waking.thread.load(Ordering::SeqCst);
-        if waking_thread == 0 {
+        // A thread that is started would stay on the CPU, too.
+        if waking_thread == 0 || !self.engine.ram().demand().has_settled() {
             return;
         }
-        self.until_look = FAULTS_A_LOOK[self.nr_seen as usize % 2];
+        self.look(thread, waking_thread);
+        self.until_look = FAULTS_A_LOOK[self.nr_seen as usize % 2] - 1;
+    }
+
+    fn look(&mut self, thread: u32, waking_thread: u32) {
+        self.thread = thread;
         let cpu = cpu::of(thread);
         if cpu.is_none() || cpu != self.seen {
             self.leave();
@@ -130,31 +148,34 @@ impl<'w> Beside<'w> {
             return;
         }
         self.nr_seen += 1;
-        if self.nr_seen.is_multiple_of(CALM) {
-            self.needed = (self.needed / 2).max(FIRST_LOOKS);
-        }
-        if !self.stays() && self.nr_seen >= self.needed {
-            self.others = cpu.and_then(|cpu| stay(cpu, waking_thread));
+        if self.stays() {
+            if self.nr_seen.is_multiple_of(CALM) {
+                self.needed = (self.needed / 2).max(FIRST_LOOKS);
+            }
+        } else if self.nr_seen >= self.needed {
+            self.nr_seen = 0;
+            self.others = cpu.and_then(|cpu| stay(cpu, thread, waking_thread));
         }
     }
 
-    /// Runs anywhere again.
-    fn leave(&mut self) {
+    /// Runs anywhere again, and so does the waking thread.
+    pub fn leave(&mut self) {
         self.nr_seen = 0;
-        if let Some(others) = self.others.take() {
-            let _ = others.hold(0); // if these are gone, the kernel has chosen others
+        if let (Some(others), Some(waking)) = (self.others.take(), self.waking) {
+            for thread in [0, waking.thread.load(Ordering::SeqCst)] {
+                let _ = others.hold(thread); // if these are gone, the kernel has chosen others
+            }
         }
     }
 
-    /// Has a thread woken that waits for this address, by the waking thread or by `wake`.
+    /// Wakes the threads that wait for this address, by the waking thread while it stays, else by `wake`.
     pub fn wake(&mut self, addr: usize, wake: impl Fn(usize)) {
         let Some(waking) = self.waking.filter(|_| self.stays()) else { return wake(addr) };
-        let before = waking.addr.swap(addr, Ordering::SeqCst);
-        waking.left.signal();
-        self.left_at = Instant::now();
-        if before != 0 {
-            wake(before);
+        match waking.addr.swap(addr, Ordering::SeqCst) {
+            0 => self.left_at = Instant::now(),
+            before => wake(before),
         }
+        waking.left.signal();
     }
 
     /// Whether the waking thread has something to do yet.
@@ -175,11 +196,13 @@ impl<'w> Beside<'w> {
     }
 }
 
-/// Has this thread and another one run on a CPU only. Returns the CPUs that this one may use else.
-fn stay(cpu: usize, other: u32) -> Option<Cpus> {
+/// Has this thread and the waking one run on the CPU of a third only. Returns the CPUs that this one was allowed before.
+fn stay(cpu: usize, beside: u32, waking: u32) -> Option<Cpus> {
     own_calls::unless_used(|| {
         let (others, here) = (Cpus::of_this_thread().ok()?, Cpus::only(cpu)?);
-        (here.hold(other).is_ok() && here.hold(0).is_ok()).then_some(others)
+        // A thread with a real-time policy would keep this one from its CPU.
+        let is_better = others.count() > 1 && !folioswap_sys::cpu::is_real_time(beside);
+        (is_better && here.hold(waking).is_ok() && here.hold(0).is_ok()).then_some(others)
     })
     .flatten()
 }
@@ -191,9 +214,14 @@ mod tests {
     use std::sync::{Arc, mpsc};
     use std::thread;
 
-    use super::*;
-    use crate::process::wakeup::comes_true;
+    use folioswap_core::Order;
 
+    use super::*;
+    use crate::config::swap_in_policy::SwapIn;
+    use crate::process::wakeup::comes_true;
+    use crate::tests::without_kernel::{Simulated, Unwanted};
+
+    /// The waking thread comes to nothing after it has woken for this address.
     const LAST: usize = 1 << 20;
 
     fn cpus_of_this_thread() -> Vec<usize> {
@@ -201,16 +229,37 @@ mod tests {
         (0..1024).filter(|&cpu| mine.has(cpu)).collect()
     }
 
-    /// A thread that goes to a CPU when it is told, and then tells its id. It ends with what tells it.
-    fn movable<'s>(scope: &'s thread::Scope<'s, '_>) -> (mpsc::Sender<usize>, mpsc::Receiver<u32>) {
+    /// A thread that goes to a CPU when it is told, and then tells its id.
+    fn movable() -> impl Fn(usize) -> u32 {
         let (ids, (moves, places)) = (mpsc::channel(), mpsc::channel());
-        scope.spawn(move || {
+        thread::spawn(move || {
             for cpu in places {
                 folioswap_sys::cpu::stay_on(cpu).unwrap();
                 ids.0.send(signals::thread_id()).unwrap();
             }
         });
-        (moves, ids.1)
+        move |cpu| {
+            moves.send(cpu).unwrap();
+            ids.1.recv().unwrap()
+        }
+    }
+
+    /// A thread that does what is left to it until it is over, and tells for which addresses.
+    fn waking_thread(waking: &Arc<Waking>, is_over: &Arc<AtomicBool>) -> mpsc::Receiver<usize> {
+        let (waking, is_over) = (Arc::clone(waking), Arc::clone(is_over));
+        let (woken, all_woken) = mpsc::channel();
+        thread::spawn(move || {
+            waking.thread.store(signals::thread_id(), Ordering::SeqCst);
+            let is_over = || is_over.load(Ordering::SeqCst);
+            let wake = |addr| {
+                woken.send(addr).unwrap();
+                if addr == LAST {
+                    comes_true("the end", is_over);
+                }
+            };
+            waking.wake_each(is_over, wake);
+        });
+        all_woken
     }
 
     /// Looks at a thread until this one stays with it. Returns after how many faults.
@@ -229,63 +278,55 @@ mod tests {
             println!("SKIP a thread that stays on another's CPU: there is one CPU");
             return;
         }
+        let simulated = Simulated::new(Some(Order::PAGE), SwapIn::Always, Unwanted);
         let (waking, is_over) = (Arc::new(Waking::default()), Arc::new(AtomicBool::new(false)));
-        let ((woken, all_woken), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
-        thread::scope(|scope| {
-            let (waking_here, is_over_here) = (Arc::clone(&waking), Arc::clone(&is_over));
-            scope.spawn(move || {
-                waking_here.thread.store(signals::thread_id(), Ordering::SeqCst);
-                let wake = |addr| {
-                    woken.send(addr).unwrap();
-                    if addr == LAST {
-                        released.recv().unwrap();
-                    }
-                };
-                waking_here.wake_each(|| is_over_here.load(Ordering::SeqCst), wake);
-            });
-            let (moves, ids) = movable(scope);
-            let go = |cpu| {
-                moves.send(cpu).unwrap();
-                ids.recv().unwrap()
-            };
-            comes_true("the waking thread", || waking.thread.load(Ordering::SeqCst) != 0);
-            let mut beside = Beside::new(Some(&waking));
-            let not_here = |_| panic!("another thread wakes");
-            for place in [cpus[0], cpus[1], cpus[0]] {
-                let faulting = go(place);
-                if beside.stays() {
-                    (0..5).for_each(|_| beside.follow(faulting));
-                    assert!(!beside.stays() && cpus_of_this_thread() == cpus);
-                }
-                faults_until_it_stays(&mut beside, faulting);
-                assert_eq!(cpus_of_this_thread(), [place]);
-                beside.wake(place + 5, not_here);
-                assert_eq!(all_woken.recv().unwrap(), place + 5);
-                assert!(!beside.waits());
-                beside.hurry(not_here);
+        let all_woken = waking_thread(&waking, &is_over);
+        comes_true("the waking thread", || waking.thread.load(Ordering::SeqCst) != 0);
+        let (go, other) = (movable(), movable()(cpus[1]));
+        let mut beside = Beside::new(&simulated.engine, Some(&waking));
+        let not_here = |_| panic!("another thread wakes");
+        (0..100).for_each(|_| beside.follow(go(cpus[0])));
+        assert!(!beside.stays(), "threads may yet be started");
+        simulated.engine.ram().demand().note_no_reclaim();
+        for place in [cpus[0], cpus[1], cpus[0]] {
+            let faulting = go(place);
+            if beside.stays() {
+                (0..5).for_each(|_| beside.follow(faulting));
+                assert!(!beside.stays() && cpus_of_this_thread() == cpus);
             }
-            // The waking thread comes to nothing more: this one does it, leaves, and comes back later each time.
-            beside.wake(LAST, not_here);
-            assert_eq!(all_woken.recv().unwrap(), LAST);
-            beside.leave();
-            let faulting = go(cpus[0]);
-            let (here, mut before) = (Cell::new(0), 0);
-            for _ in 0..4 {
-                let faults = faults_until_it_stays(&mut beside, faulting);
-                assert!(faults > before);
-                before = faults;
-                beside.wake(7, |addr| here.set(addr));
-                beside.hurry(|addr| here.set(addr));
-                assert_eq!((here.get(), beside.waits()), (0, true));
-                thread::sleep(PATIENCE);
-                beside.hurry(|addr| here.set(addr));
-                assert_eq!((here.take(), beside.waits(), beside.stays()), (7, false, false));
-            }
-            beside.wake(8, |addr| here.set(addr));
-            assert_eq!(here.get(), 8);
-            is_over.store(true, Ordering::SeqCst);
-            release.send(()).unwrap();
-            drop(moves);
+            faults_until_it_stays(&mut beside, faulting);
+            assert_eq!(cpus_of_this_thread(), [place]);
+            beside.wake(place + 5, not_here);
+            assert_eq!(all_woken.recv().unwrap(), place + 5);
+            assert!(!beside.waits());
+            beside.hurry(not_here);
+        }
+        beside.follow(other);
+        assert!(!beside.stays(), "another thread faults on another CPU");
+        let faulting = go(cpus[0]);
+        let in_turn = (0..100).filter(|at| {
+            beside.follow(if at % 2 == 0 { faulting } else { other });
+            beside.stays()
         });
+        assert_eq!(in_turn.count(), 0, "threads on two CPUs fault in turn");
+
+        faults_until_it_stays(&mut beside, faulting);
+        beside.wake(LAST, not_here);
+        assert_eq!(all_woken.recv().unwrap(), LAST);
+        beside.leave();
+        // This one does it, leaves, and comes back later each time.
+        let (here, mut before) = (Cell::new(0), 0);
+        for _ in 0..4 {
+            let faults = faults_until_it_stays(&mut beside, faulting);
+            assert!(faults > before);
+            before = faults;
+            beside.wake(7, |addr| here.set(addr));
+            thread::sleep(PATIENCE);
+            beside.hurry(|addr| here.set(addr));
+            assert_eq!((here.take(), beside.waits(), beside.stays()), (7, false, false));
+        }
+        beside.wake(8, |addr| here.set(addr));
+        assert_eq!(here.get(), 8);
+        is_over.store(true, Ordering::SeqCst);
     }
 }

@@ -19,7 +19,7 @@ use folioswap_sys::readers::Asked;
 use folioswap_sys::signals;
 use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
-use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
+use folioswap_sys::uffd::{self, Event, EventFd, Waiter, Woken};
 
 use crate::engine::Engine;
 use crate::fault::beside::{self, Beside, Waking};
@@ -189,12 +189,8 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
         cpu::serve(flight.cpu);
         let flow = flight.flow.as_mut().as_pin_mut().expect("a fault is here");
         let polled = flow.poll(&mut Context::from_waker(Waker::noop()));
-        let may_wake = self.turns.take_may_wake();
         let Poll::Ready(wakes) = polled else {
             flight.need = self.turns.needed();
-            if may_wake {
-                wake(self.engine, flight.fault.addr);
-            }
             return None;
         };
         flight.flow.set(None);
@@ -248,6 +244,7 @@ fn shorter(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
 /// other processes too.
 pub(crate) fn run(engine: &Engine, stop: &EventFd, waking: Option<&Waking>, starting: Starting) {
     let _end = EndOnPanic("monitor");
+    uffd::wake_late_here();
     let turns = Turns::new();
     let readers = if waking.is_some() { Readers::new() } else { None };
     let readers = readers.as_ref();
@@ -267,7 +264,7 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, waking: Option<&Waking>, star
         all: Vec::new(),
         nr_waiting: 0,
         held_back,
-        beside: Beside::new(None),
+        beside: Beside::new(engine, waking),
     };
     drop(starting);
     let (mut watch_until, mut turn) = (Instant::now(), TURN);
@@ -303,7 +300,7 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, waking: Option<&Waking>, star
             };
             turn = (turn * 2).min(LONGEST_TURN);
             match waiter.wait(moment) {
-                Ok(Woken::Stopped) => return,
+                Ok(Woken::Stopped) => return flights.beside.leave(),
                 Ok(Woken::Event) => {}
                 Ok(Woken::Told) => flights.asking.may_ask = true,
                 Err(error) => fatal::die(&format!("waiting for faults: {error}")),
@@ -331,7 +328,7 @@ async fn resolve_one(engine: &Engine, fault: Reported, asked: Option<(Asked, &Re
 }
 
 /// Wakes the threads that wait for the page at an address.
-pub(super) fn wake(engine: &Engine, addr: usize) {
+pub(crate) fn wake(engine: &Engine, addr: usize) {
     let page = engine.table().addr(engine.table().page_at(addr));
     if let Err(error) = engine.uffd().wake(page, PAGE_SIZE) {
         fatal::die(&format!("waking a thread: {error}"));
@@ -387,7 +384,7 @@ mod tests {
             all: Vec::new(),
             nr_waiting: 0,
             held_back: Vec::new(),
-            beside: Beside::new(None),
+            beside: Beside::new(engine, None),
         };
         let begin = |flights: &mut Flights<'_, _, _>, addr| {
             let fault = Reported { addr: addr * PAGE_SIZE, thread: 1 };

@@ -55,6 +55,7 @@ pub(crate) fn keep_unchanged(engine: &Engine) -> Unchanged<'_> {
 /// Brings the engine to rest. The calling thread is the one that forks; its own faults are still resolved.
 pub(crate) fn rest<'e>(engine: &'e Engine, unchanged: Unchanged<'e>) -> Resting<'e> {
     engine.gate().close(signals::thread_id());
+    engine.uffd().wake_late(true); // else this thread might go on before a monitor has let go of its locks
     engine.writeback().transfers().wait();
     write_out::settle_rest(engine);
     engine.swap().devices().end_held(|fork| engine.lifecycle().is_over(fork));
@@ -96,6 +97,7 @@ impl Resting<'_> {
         hidden_numbers::child_settles(false);
         self.each_range(memory::dontfork);
         engine.swap().devices().end_sharing();
+        engine.uffd().wake_late(false);
         engine.ram().mapper().note_fork();
         drop(self.tie);
         engine.gate().open();
@@ -133,6 +135,7 @@ impl Resting<'_> {
         engine.ram().backing().forget_lock();
         engine.ram().demand().forget_waiters();
         engine.ram().mapper().note_fork();
+        engine.uffd().wake_late(false);
         engine.gate().open();
         Ok(())
     }

@@ -52,13 +52,6 @@ impl Waits<'_> {
         }
     }
 
-    /// Says that the thread for which the flow works may go on, though the flow is not over.
-    pub fn may_wake(self) {
-        if let Waits::ByTurns(turns) = self {
-            turns.may_wake.set(true);
-        }
-    }
-
     /// Lets other flows of the thread go on.
     pub async fn a_turn(self) {
         let mut had_one = false;
@@ -79,7 +72,6 @@ pub(crate) enum Need {
 pub(crate) struct Turns {
     reads: RefCell<Reads>,
     need: Cell<Need>,
-    may_wake: Cell<bool>,
 }
 
 struct Reads {
@@ -106,7 +98,7 @@ impl Turns {
     /// Without a ring, whoever reads sleeps.
     pub fn on(ring: Option<Ring>) -> Self {
         let reads = Reads { ring, states: [Read::Unused; DEPTH], ended: VecDeque::with_capacity(DEPTH) };
-        Turns { reads: RefCell::new(reads), need: Cell::new(Need::Turn), may_wake: Cell::new(false) }
+        Turns { reads: RefCell::new(reads), need: Cell::new(Need::Turn) }
     }
 
     /// Becomes readable when a read ends. `None`: whoever reads sleeps.
@@ -122,11 +114,6 @@ impl Turns {
     /// What the flow needs that was just polled and is not over.
     pub fn needed(&self) -> Need {
         self.need.get()
-    }
-
-    /// Whether the flow that was just polled has said so ([`Waits::may_wake`]).
-    pub fn take_may_wake(&self) -> bool {
-        self.may_wake.take()
     }
 
     fn need<R>(&self, need: Need) -> Poll<R> {
