@@ -1,8 +1,8 @@
 //! Keeps a monitor thread on the CPU of the thread whose faults it resolves.
 //!
 //! Waking a thread on another CPU costs an interrupt, and so does each page that is moved for a program that runs
-//! there. In a virtual machine that is 20 us and more each. On the same CPU a fault takes a few changes of threads: 9
-//! us instead of 40 to 100.
+//! there: in a virtual machine 20 us and more each. On the same CPU a fault costs a few context switches, 9 us instead
+//! of 40 to 100.
 //!
 //! The kernel wakes a thread on an idle CPU, if there is one, even where it slept on the waker's. But it prefers the
 //! CPU where the thread slept if that is idle too, and it counts a CPU as idle that runs nothing but a `SCHED_IDLE`
@@ -35,7 +35,7 @@ const CALM: u32 = 256;
 /// How long the waking thread may take.
 pub(super) const PATIENCE: Duration = Duration::from_millis(1);
 
-/// What the monitor thread has the waking thread do.
+/// What the monitor thread leaves to the waking thread.
 #[derive(Default)]
 pub(crate) struct Waking {
     /// An address for which a thread waits that is to be woken; 0: none.
@@ -196,7 +196,7 @@ impl<'e> Beside<'e> {
     }
 }
 
-/// Has this thread and the waking one run on the CPU of a third only. Returns the CPUs that this one was allowed before.
+/// Has this thread and the waking one run on the CPU of a third only. Returns the CPUs that this one was allowed.
 fn stay(cpu: usize, beside: u32, waking: u32) -> Option<Cpus> {
     own_calls::unless_used(|| {
         let (others, here) = (Cpus::of_this_thread().ok()?, Cpus::only(cpu)?);
