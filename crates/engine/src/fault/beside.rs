@@ -22,15 +22,17 @@ use crate::process::fatal::EndOnPanic;
 use crate::process::threads::Starting;
 use crate::process::wakeup::Event;
 
-/// Faults from one look at the CPU of a thread that faults to the next. They alternate, because threads may, too.
-const FAULTS_A_LOOK: [u32; 2] = [3, 4];
+/// Faults from one look at the CPU of a thread that faults to the next: while the monitor thread stays on one, and else.
+/// Those alternate, because threads may, too.
+const FAULTS_A_LOOK: u32 = 16;
+const FAULTS_A_FIRST_LOOK: [u32; 2] = [3, 4];
 
 /// Looks in a row that must find the same CPU: at first, and at most.
 const FIRST_LOOKS: u32 = 2;
 const MOST_LOOKS: u32 = 512;
 
 /// Looks without a disturbance after which the next stay needs fewer.
-const CALM: u32 = 256;
+const CALM: u32 = 64;
 
 /// How long the waking thread may take.
 pub(super) const PATIENCE: Duration = Duration::from_millis(1);
@@ -136,7 +138,8 @@ impl<'e> Beside<'e> {
             return;
         }
         self.look(thread, waking_thread);
-        self.until_look = FAULTS_A_LOOK[self.nr_seen as usize % 2] - 1;
+        let faults = if self.stays() { FAULTS_A_LOOK } else { FAULTS_A_FIRST_LOOK[self.nr_seen as usize % 2] };
+        self.until_look = faults - 1;
     }
 
     fn look(&mut self, thread: u32, waking_thread: u32) {
@@ -291,7 +294,7 @@ mod tests {
         for place in [cpus[0], cpus[1], cpus[0]] {
             let faulting = go(place);
             if beside.stays() {
-                (0..5).for_each(|_| beside.follow(faulting));
+                (0..FAULTS_A_LOOK).for_each(|_| beside.follow(faulting));
                 assert!(!beside.stays() && cpus_of_this_thread() == cpus);
             }
             faults_until_it_stays(&mut beside, faulting);
