@@ -173,16 +173,21 @@ struct Process {
 impl Process {
     /// A process that has more than `least_bytes` in RAM. Of others the mappings are not read, which takes longer.
     fn of(pid: u32, least_bytes: u64, library: &Library) -> Option<Process> {
+        Process::in_ram_of(pid, least_bytes)?;
+        let maps = said::read(format!("/proc/{pid}/maps")).ok();
+        // The process may have ended meanwhile, or executed another program, which has less in RAM yet.
+        let (name, in_ram, shared) = Process::in_ram_of(pid, least_bytes)?;
+        Some(Process { name, in_ram, shared, has_library: maps.map(|maps| maps.contains(&library.mapped)) })
+    }
+
+    /// Its name, and the bytes that it has in RAM, in all and of shared memory, if they are more than `least_bytes`.
+    fn in_ram_of(pid: u32, least_bytes: u64) -> Option<(String, u64, u64)> {
         let status = said::read(format!("/proc/{pid}/status")).ok()?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
         let bytes = |name| Some(field(name)?.split_whitespace().next()?.parse::<u64>().ok()? << 10);
         let (anonymous, shared) = (bytes("RssAnon:")?, bytes("RssShmem:")?);
         let in_ram = anonymous + shared;
-        if in_ram <= least_bytes {
-            return None;
-        }
-        let has_library = said::read(format!("/proc/{pid}/maps")).ok().map(|maps| maps.contains(&library.mapped));
-        Some(Process { name: field("Name:")?.trim().to_owned(), in_ram, shared, has_library })
+        (in_ram > least_bytes).then(|| Some((field("Name:")?.trim().to_owned(), in_ram, shared)))?
     }
 
     /// Why `outside_bytes` are not managed, and what would help.
