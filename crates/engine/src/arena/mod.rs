@@ -528,8 +528,13 @@ impl Arena {
 
     /// Evicts every folio that is not in use.
     pub fn evict_all(&self) {
-        for range in self.running.engine.table().in_use() {
-            advice::follow(&self.running.engine, range, advice::Advice::Cold);
+        let engine = &self.running.engine;
+        let in_use = {
+            let _inside = engine.enter(); // a child that another thread forks finds the lock free
+            engine.table().in_use()
+        };
+        for range in in_use {
+            advice::follow(engine, range, advice::Advice::Cold);
         }
     }
 

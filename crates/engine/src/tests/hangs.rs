@@ -74,6 +74,9 @@ fn arena(patience: Duration, during: impl Fn() + Send + Sync + 'static) -> Arena
 /// Time limit for a thread that might wait for itself.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// How long a thread is watched that should wait.
+const A_WHILE: Duration = Duration::from_millis(200);
+
 #[test]
 fn a_device_may_take_longer_than_the_limit() {
     let goes_on = Arc::new(AtomicBool::new(false));
@@ -171,5 +174,23 @@ fn a_fork_comes_between_two_blocks_that_are_sent_out() {
         let has_forked = forked.load(Ordering::SeqCst);
         answer.send(()).unwrap();
         assert!(has_forked, "it waits until all is sent out");
+    });
+}
+
+#[test]
+fn all_is_evicted_inside_the_fork_gate_only() {
+    let arena = arena(PATIENCE, || {});
+    let gate = arena.engine().gate();
+    gate.close(signals::thread_id());
+    std::thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let arena = &arena;
+        scope.spawn(move || {
+            arena.evict_all();
+            let _ = tell.send(());
+        });
+        let is_early = told.recv_timeout(A_WHILE).is_ok();
+        gate.open();
+        assert!(!is_early, "it has looked at what a fork copies");
     });
 }
