@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::arena::tuning::Tuning;
 use crate::config::fault_mode::FaultMode;
 use crate::device::Device;
 use crate::fault::take::PATIENCE;
-use crate::process::wakeup::comes_true;
+use crate::process::wakeup::{Gate, comes_true};
 
 const MIB: usize = 1 << 20;
 
@@ -193,4 +193,39 @@ fn all_is_evicted_inside_the_fork_gate_only() {
         gate.open();
         assert!(!is_early, "it has looked at what a fork copies");
     });
+}
+
+/// Whether a handler has run while its thread was inside the gate.
+static WAS_INSIDE: AtomicBool = AtomicBool::new(false);
+static GATE: AtomicPtr<Gate> = AtomicPtr::new(std::ptr::null_mut());
+
+extern "C" fn look_inside(_: i32) {
+    // SAFETY: the test has set it, and its arena outlives the signals.
+    let gate = unsafe { &*GATE.load(Ordering::SeqCst) };
+    WAS_INSIDE.fetch_or(!gate.is_empty(), Ordering::SeqCst);
+}
+
+#[test]
+fn no_handler_runs_inside_the_gate_while_ram_is_compacted() {
+    let arena = arena(PATIENCE, || {});
+    let engine = arena.engine();
+    GATE.store((&raw const *engine.gate()).cast_mut(), Ordering::SeqCst);
+    // SAFETY: the handler looks at atomics only.
+    let before = unsafe { libc::signal(libc::SIGUSR2, look_inside as *const () as libc::sighandler_t) };
+    assert_ne!(before, libc::SIG_ERR);
+    engine.compactor().begin_direct(); // for which the other waits
+    std::thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let arena = &arena;
+        scope.spawn(move || {
+            tell.send(signals::thread_id()).unwrap();
+            arena.compact();
+        });
+        let thread = told.recv().unwrap();
+        comes_true("it compacts", || !engine.gate().is_empty());
+        signals::send(thread, libc::SIGUSR2).unwrap();
+        std::thread::sleep(A_WHILE); // a handler that may run does
+        engine.compactor().end_direct();
+    });
+    assert!(!WAS_INSIDE.load(Ordering::SeqCst), "its fault might wait for a fork that waits for this thread");
 }
