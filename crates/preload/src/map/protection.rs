@@ -158,18 +158,16 @@ export! {
                 state::fail(libc::ENOMEM);
                 return -1;
             }
-            if flags & libc::MLOCK_ONFAULT != 0 {
-                return lock();
-            }
+            let is_brought_in = flags & libc::MLOCK_ONFAULT == 0;
             for _ in 0..LOCK_TRIES {
-                {
+                if is_brought_in {
                     let _guard = guard::enter();
                     state::keeping_errno(|| space.touch(range.start, range.len()));
                 }
                 if lock() == 0 {
                     return 0;
                 }
-                if !state::direct() {
+                if !is_brought_in || !state::direct() {
                     break;
                 }
             }
