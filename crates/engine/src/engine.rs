@@ -188,7 +188,7 @@ impl Engine {
         let homes = pagemap.scan(frames.range().start..frames.nursery().end)?;
         let mut scan = homes;
         let in_use = {
-            let _pass = self.gate().enter(signals::thread_id());
+            let _inside = self.enter();
             self.table().in_use()
         };
         for blocks in in_use {

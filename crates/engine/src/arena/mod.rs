@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 use folioswap_core::{Order, PAGE_SIZE, StatsSnapshot};
 use folioswap_sys::memory;
 use folioswap_sys::own_table;
-use folioswap_sys::signals;
 use folioswap_sys::uffd::Userfaultfd;
 
 use crate::arena::by_address::RawSpace;
@@ -522,14 +521,19 @@ impl Arena {
     /// folios. Needs free RAM to move them to. Returns whether all of RAM was scanned.
     pub fn compact(&self) -> bool {
         let engine = &self.running.engine;
-        let _pass = engine.gate().enter(signals::thread_id());
+        let _inside = engine.enter(); // a signal handler might touch managed memory, and wait for a fork
         compactd::compact_all(engine)
     }
 
     /// Evicts every folio that is not in use.
     pub fn evict_all(&self) {
-        for range in self.running.engine.table().in_use() {
-            advice::follow(&self.running.engine, range, advice::Advice::Cold);
+        let engine = &self.running.engine;
+        let in_use = {
+            let _inside = engine.enter(); // a child that another thread forks finds the lock free
+            engine.table().in_use()
+        };
+        for range in in_use {
+            advice::follow(engine, range, advice::Advice::Cold);
         }
     }
 

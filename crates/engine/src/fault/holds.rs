@@ -12,28 +12,31 @@ use crate::fault::touch::bring_in;
 use crate::memory::table::{blocks_of, pages_in};
 use crate::process::turns::{Waits, asleep};
 
-/// The blocks of a range that are managed.
-pub(crate) fn open_blocks(engine: &Engine, range: &Range<usize>) -> Vec<BlockId> {
-    blocks_of(range).map(BlockId::from_index).filter(|&block| engine.table().is_open(block)).collect()
+/// Counts a hold of each block of a range, unless managed blocks of more than `most_bytes` would be held in all. Blocks
+/// that are not managed are counted, too: when the hold ends they may be, and then held by others. Returns whether it
+/// did. Inside the gate, or with signals blocked.
+pub(crate) fn count(engine: &Engine, range: &Range<usize>, most_bytes: u64) -> bool {
+    let blocks: Vec<_> = blocks_of(range).map(BlockId::from_index).collect();
+    engine.holds().add(&blocks, |block| engine.table().is_open(block), most_bytes)
 }
 
 /// Brings a range in and holds it, unless more than `most_bytes` would be held in all: then nothing is held, and the
 /// result is `None`. Each block counts as a whole, and once. `false`: some content could not be read; the hold stands
 /// nevertheless.
 pub(crate) fn hold(engine: &Engine, range: &Range<usize>, most_bytes: u64) -> Option<bool> {
-    let blocks = open_blocks(engine, range);
     {
         let _blocked = signals::block_all();
-        if !engine.holds().add(&blocks, most_bytes) {
+        if !count(engine, range, most_bytes) {
             return None;
         }
     }
     let thread = signals::thread_id();
-    let is_lost = |&&block: &&BlockId| {
+    let managed = blocks_of(range).map(BlockId::from_index).filter(|&block| engine.table().is_open(block));
+    let is_lost = |&block: &BlockId| {
         let _blocked = signals::block_all();
         !bring_in_held(engine, block, &pages_in(block, range), thread)
     };
-    Some(blocks.iter().filter(is_lost).count() == 0)
+    Some(managed.filter(is_lost).count() == 0)
 }
 
 /// Brings pages of a block in, and pins the block, which is held. `false`: some content is lost.
@@ -70,20 +73,20 @@ pub(crate) async fn release_for(engine: &Engine, range: &Range<usize>, waits: Wa
     }
 }
 
-/// Ends the holds of blocks of which nothing stays managed.
+/// Ends the holds of blocks of which nothing stays managed, where they have pinned a block. The others were counted
+/// for what was not managed, and end with their holder.
 pub(crate) fn forget(engine: &Engine, range: &Range<usize>) {
     let _blocked = signals::block_all();
-    let mut counts = engine.holds().pause();
-    if counts.is_empty() {
-        return;
-    }
     let whole = range.start.div_ceil(BLOCK_BYTES)..range.end / BLOCK_BYTES;
-    let held: Vec<_> = counts.keys().copied().filter(|block| whole.contains(&block.index())).collect();
-    for block in &held {
-        counts.remove(block);
+    let is_whole = |block: &BlockId| whole.contains(&block.index());
+    let held: Vec<_> = engine.holds().pause().keys().copied().filter(is_whole).collect();
+    for id in held {
+        let _pass = engine.gate().enter(signals::thread_id());
+        if engine.table().has(id) && engine.lock(id).pinned {
+            engine.holds().pause().remove(&id);
+            asleep(unpin_inside(engine, id, Waits::Asleep));
+        }
     }
-    drop(counts);
-    held.into_iter().for_each(|block| unpin(engine, block));
 }
 
 /// Unpins a block that was held. Signals are blocked.

@@ -82,7 +82,7 @@ impl HeldForOthers {
         let Some(place) = self.0.iter().find(|place| place.get().is_none()) else { return false };
         {
             let _pass = engine.enter_for(signals::thread_id(), waits).await;
-            if !engine.holds().add(&holds::open_blocks(engine, range), engine.ram().budget_bytes() / HELD_SHARE) {
+            if !holds::count(engine, range, engine.ram().budget_bytes() / HELD_SHARE) {
                 return false;
             }
         }

@@ -18,12 +18,14 @@ impl HoldCounts {
         self.0.lock().expect("nothing panics under this lock")
     }
 
-    /// Counts a hold of each of these blocks, unless blocks of more than `most_bytes` would be held in all. Returns
-    /// whether it did.
-    pub fn add(&self, blocks: &[BlockId], most_bytes: u64) -> bool {
+    /// Counts a hold of each of these blocks, unless managed blocks of more than `most_bytes` would be held in all.
+    /// Returns whether it did.
+    pub fn add(&self, blocks: &[BlockId], is_managed: impl Fn(BlockId) -> bool, most_bytes: u64) -> bool {
         let mut counts = self.pause();
-        let nr_new = blocks.iter().filter(|block| !counts.contains_key(block)).count();
-        if nr_new != 0 && ((counts.len() + nr_new) * BLOCK_BYTES) as u64 > most_bytes {
+        let is_new = |block: &BlockId| !counts.contains_key(block) && is_managed(*block);
+        let nr_new = blocks.iter().filter(|block| is_new(block)).count();
+        let nr_before = || counts.keys().filter(|block| is_managed(**block)).count();
+        if nr_new != 0 && most_bytes != u64::MAX && ((nr_before() + nr_new) * BLOCK_BYTES) as u64 > most_bytes {
             return false;
         }
         blocks.iter().for_each(|&block| *counts.entry(block).or_insert(0) += 1);

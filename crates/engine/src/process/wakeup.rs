@@ -133,6 +133,12 @@ impl Gate {
         self.word.load(Ordering::SeqCst) & CLOSED != 0
     }
 
+    /// Whether nobody is inside.
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.word.load(Ordering::SeqCst) & !CLOSED == 0
+    }
+
     /// Whether the thread that keeps it closed has passed since.
     pub fn was_used_by_closer(&self) -> bool {
         self.used_by_closer.load(Ordering::Relaxed)

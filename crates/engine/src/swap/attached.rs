@@ -9,6 +9,7 @@
 //!
 //! **Locking.** `space` before the locks of [`Clusters`]. Discards are done while holding neither.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -17,7 +18,6 @@ use folioswap_core::{ClusterId, Clusters, CpuId, Freed, NodeId, Order, SlotCache
 use crate::device::Device;
 use crate::process::fatal;
 use crate::process::shared_stats::SharedCounters;
-use crate::process::wakeup::Pass;
 use crate::swap::figures::IoFigures;
 use crate::swap::health::{DeviceState, Health};
 use crate::swap::held::HeldSlots;
@@ -74,7 +74,7 @@ pub(crate) struct Attached {
     pub name: String,
     /// I/O figures of this device; shared with transfers in flight.
     pub figures: Arc<IoFigures>,
-    pub device: Box<dyn Device>,
+    pub device: Arc<dyn Device>,
     pub clusters: Clusters,
     /// Freed slots that are not with the clusters yet.
     cache: SlotCache,
@@ -101,6 +101,22 @@ pub(crate) struct Attached {
     pub health: Health,
 }
 
+/// Emptied clusters whose space is being discarded. No lock is held meanwhile: a fork does not wait for the disk.
+pub(super) struct Discard {
+    device: Arc<dyn Device>,
+    clusters: Vec<ClusterId>,
+    /// Offsets and lengths of runs of clusters, in bytes.
+    runs: Vec<(u64, u64)>,
+}
+
+impl Discard {
+    /// Gives the space back. Returns the first error.
+    pub fn carry_out(&self) -> Option<io::Error> {
+        let discards = self.runs.iter().map(|&(offset, len)| self.device.discard(offset, len));
+        discards.filter_map(Result::err).fold(None, |first, error| first.or(Some(error)))
+    }
+}
+
 impl Attached {
     pub fn new(device: Box<dyn Device>, name: String, layout: Layout, shared: Option<&'static SharedCounters>) -> Self {
         let (most, huge) = (layout.most_slots, Order::HUGE.nr_pages());
@@ -121,7 +137,7 @@ impl Attached {
         Attached {
             name,
             figures,
-            device,
+            device: device.into(),
             most_bytes_at_once,
             home: None,
             clusters,
@@ -182,7 +198,7 @@ impl Attached {
         if freed == Freed::Filled && self.frees == Frees::Synchronous {
             self.cache.give_full(&self.clusters);
             if self.discards_due() {
-                self.discard(GIVEN_BACK_BY_A_FREE, &|| None);
+                self.discard(GIVEN_BACK_BY_A_FREE);
             }
         }
         self.forget_full();
@@ -421,28 +437,37 @@ impl Attached {
         if nr_awaiting * Order::HUGE.nr_pages() > self.clusters.nr_used() { nr_awaiting } else { 0 }
     }
 
-    /// Discards the space of up to `most` emptied clusters. `enter` passes the fork gate, for callers outside of it: no
-    /// lock is held while another thread forks, and a fork does not wait for the disk.
-    pub(super) fn discard<'g>(&self, most: usize, enter: &dyn Fn() -> Option<Pass<'g>>) {
-        let inside = enter();
-        let mut clusters = self.clusters.take_discards(most);
-        drop(inside);
-        clusters.sort_unstable();
-        for run in clusters.chunk_by(|a, b| b.index() == a.index() + 1) {
-            let first = self.clusters.slots_of(run[0]).start;
-            let len = run.len() * Order::HUGE.bytes();
-            if let Err(error) = self.device.discard(first.offset_bytes(), len as u64)
-                && !self.cannot_discard.swap(true, Ordering::Relaxed)
-            {
-                fatal::say(&format!("swap {}: space could not be given back ({error}); it is kept", self.name));
-            }
+    /// Discards the space of up to `most` emptied clusters.
+    pub(super) fn discard(&self, most: usize) {
+        let discard = self.begin_discard(most);
+        let failed = discard.carry_out();
+        if let Some(news) = self.end_discard(discard, failed) {
+            fatal::say(&news);
         }
-        let _inside = enter();
+    }
+
+    /// Takes up to `most` emptied clusters, whose space is to be discarded. Inside the fork gate, as the end.
+    pub(super) fn begin_discard(&self, most: usize) -> Discard {
+        let mut clusters = self.clusters.take_discards(most);
+        clusters.sort_unstable();
+        let runs = clusters.chunk_by(|a, b| b.index() == a.index() + 1);
+        let offset = |cluster| self.clusters.slots_of(cluster).start.offset_bytes();
+        let runs = runs.map(|run| (offset(run[0]), (run.len() * Order::HUGE.bytes()) as u64)).collect();
+        Discard { device: Arc::clone(&self.device), clusters, runs }
+    }
+
+    /// Notes that clusters have no space any more. Returns what is to be said of a failure.
+    pub(super) fn end_discard(&self, mut discard: Discard, failed: Option<io::Error>) -> Option<String> {
+        if !Arc::ptr_eq(&self.device, &discard.device) {
+            return None; // the device was removed meanwhile, and this one has its place
+        }
+        let news = failed.filter(|_| !self.cannot_discard.swap(true, Ordering::Relaxed));
         let mut space = self.space.lock().expect("no panic while growing");
         // Also after a failure: a part may have been discarded.
-        space.given_back.append(&mut clusters);
+        space.given_back.append(&mut discard.clusters);
         self.nr_given_back.store(space.given_back.len(), Ordering::Relaxed);
         self.full.store(false, Ordering::Relaxed);
+        news.map(|error| format!("swap {}: space could not be given back ({error}); it is kept", self.name))
     }
 
     /// Slots of the device. For a device that can still grow: the most that it could have.
@@ -549,7 +574,7 @@ mod tests {
         }
         assert!(attached.flush() && attached.discards_due());
         while attached.nr_spare() > 0 {
-            attached.discard(7, &|| None);
+            attached.discard(7);
         }
         assert_eq!(attached.reserved_bytes(), disk.reserved.lock().unwrap().len() as u64 * BLOCK);
         assert!((193..=200).contains(&(attached.reserved_bytes() / BLOCK)), "as much stays as is used");

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fastrand::Rng;
-use folioswap_core::{BLOCK_PAGES, BlockId, FaultKind, Order, PAGE_SIZE, PIECE, State, Taken};
+use folioswap_core::{BLOCK_BYTES, BLOCK_PAGES, BlockId, FaultKind, Order, PAGE_SIZE, PIECE, State, Taken};
 use folioswap_sys::readers::{Request, What};
 
 use super::without_kernel::{NR_FIT, Simulated, Unwanted, block, go_on, turns};
 use crate::compact::direct::OnOwnThread;
 use crate::config::swap_in_policy::SwapIn;
 use crate::engine::{DirectReclaim, Engine};
+use crate::fault::holds;
 use crate::fault::readers::HeldForOthers;
 use crate::process::turns::{Waits, asleep};
 
@@ -265,4 +266,33 @@ fn what_others_hold_stays_until_they_release_it_or_end() {
         assert_eq!(serve(&request(number, What::Hold, own)), Some(true));
     }
     assert_eq!(serve(&request(NR_FIT / 2, What::Hold, own)), Some(false));
+}
+
+#[test]
+fn the_end_of_a_hold_leaves_a_later_one_of_a_block_that_was_not_managed_before() {
+    for is_mapped_over in [false, true] {
+        let simulated = Simulated::new(Some(Order::PAGE), SwapIn::Never, Unwanted);
+        let engine = &simulated.engine;
+        let addr = |number: usize| engine.table().block_addr(block(number));
+        let is_pinned = |number: usize| engine.lock(block(number)).pinned;
+        let (first, second) = (addr(0)..addr(1), addr(1)..addr(2));
+        let both = first.start..second.end;
+        engine.table().close(block(1));
+        assert_eq!(holds::hold(engine, &both, BLOCK_BYTES as u64), Some(true), "one block is managed");
+        if is_mapped_over {
+            holds::forget(engine, &second);
+        }
+        engine.table().open(block(1));
+        assert_eq!(holds::hold(engine, &second, u64::MAX), Some(true));
+        holds::release(engine, &both);
+        assert_eq!([0, 1].map(is_pinned), [false, true], "the other hold stands");
+        holds::release(engine, &second);
+        assert!(!is_pinned(1));
+        // The holds of what is managed end with it.
+        assert_eq!(holds::hold(engine, &both, u64::MAX), Some(true));
+        holds::forget(engine, &second);
+        assert_eq!([0, 1].map(is_pinned), [true, false]);
+        holds::release(engine, &both);
+        assert!(!is_pinned(0));
+    }
 }

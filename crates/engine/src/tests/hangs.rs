@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::arena::tuning::Tuning;
 use crate::config::fault_mode::FaultMode;
 use crate::device::Device;
 use crate::fault::take::PATIENCE;
-use crate::process::wakeup::comes_true;
+use crate::process::wakeup::{Gate, comes_true};
 
 const MIB: usize = 1 << 20;
 
@@ -73,6 +73,9 @@ fn arena(patience: Duration, during: impl Fn() + Send + Sync + 'static) -> Arena
 
 /// Time limit for a thread that might wait for itself.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// How long a thread is watched that should wait.
+const A_WHILE: Duration = Duration::from_millis(200);
 
 #[test]
 fn a_device_may_take_longer_than_the_limit() {
@@ -172,4 +175,57 @@ fn a_fork_comes_between_two_blocks_that_are_sent_out() {
         answer.send(()).unwrap();
         assert!(has_forked, "it waits until all is sent out");
     });
+}
+
+#[test]
+fn all_is_evicted_inside_the_fork_gate_only() {
+    let arena = arena(PATIENCE, || {});
+    let gate = arena.engine().gate();
+    gate.close(signals::thread_id());
+    std::thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let arena = &arena;
+        scope.spawn(move || {
+            arena.evict_all();
+            let _ = tell.send(());
+        });
+        let is_early = told.recv_timeout(A_WHILE).is_ok();
+        gate.open();
+        assert!(!is_early, "it has looked at what a fork copies");
+    });
+}
+
+/// Whether a handler has run while its thread was inside the gate.
+static WAS_INSIDE: AtomicBool = AtomicBool::new(false);
+static GATE: AtomicPtr<Gate> = AtomicPtr::new(std::ptr::null_mut());
+
+extern "C" fn look_inside(_: i32) {
+    // SAFETY: the test has set it, and its arena outlives the signals.
+    let gate = unsafe { &*GATE.load(Ordering::SeqCst) };
+    WAS_INSIDE.fetch_or(!gate.is_empty(), Ordering::SeqCst);
+}
+
+#[test]
+fn no_handler_runs_inside_the_gate_while_ram_is_compacted() {
+    let arena = arena(PATIENCE, || {});
+    let engine = arena.engine();
+    GATE.store((&raw const *engine.gate()).cast_mut(), Ordering::SeqCst);
+    // SAFETY: the handler looks at atomics only.
+    let before = unsafe { libc::signal(libc::SIGUSR2, look_inside as *const () as libc::sighandler_t) };
+    assert_ne!(before, libc::SIG_ERR);
+    engine.compactor().begin_direct(); // for which the other waits
+    std::thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let arena = &arena;
+        scope.spawn(move || {
+            tell.send(signals::thread_id()).unwrap();
+            arena.compact();
+        });
+        let thread = told.recv().unwrap();
+        comes_true("it compacts", || !engine.gate().is_empty());
+        signals::send(thread, libc::SIGUSR2).unwrap();
+        std::thread::sleep(A_WHILE); // a handler that may run does
+        engine.compactor().end_direct();
+    });
+    assert!(!WAS_INSIDE.load(Ordering::SeqCst), "its fault might wait for a fork that waits for this thread");
 }

@@ -12,7 +12,11 @@ export! {
         state::as_the_kernel(|| {
             // SAFETY: passes the caller's arguments on unchanged.
             let mapped = unsafe { mapping::map(addr, len, access, flags, fd, offset) };
-            if fd >= 0 && mapped != libc::MAP_FAILED && state::space().is_some() {
+            let is_mapped = mapped != libc::MAP_FAILED && state::space().is_some();
+            if is_mapped && flags & libc::MAP_FIXED != 0 {
+                rings::note_unmapped(&(mapped as usize..(mapped as usize).saturating_add(len)));
+            }
+            if is_mapped && fd >= 0 {
                 rings::note_mapped(fd, offset, mapped as usize);
             }
             mapped
@@ -22,6 +26,7 @@ export! {
 
 export! {
     fn munmap(addr: *mut c_void, len: usize) -> c_int {
+        rings::note_unmapped(&(addr as usize..(addr as usize).saturating_add(len)));
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { mapping::unmap(addr, len) }
     }

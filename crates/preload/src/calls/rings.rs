@@ -167,8 +167,8 @@ impl Drop for Hold {
 impl Ring {
     /// A word of one of the program's mappings.
     fn word(&self, mapping: usize, offset: u32) -> &AtomicU32 {
-        // SAFETY: the mapping has the field at this offset, as the kernel has said, and the program keeps it mapped
-        // while it makes calls on the ring.
+        // SAFETY: the mapping has the field at this offset, as the kernel has said, and the program has not unmapped it
+        // since.
         unsafe { &*((self.mapped[mapping] + offset as usize) as *const AtomicU32) }
     }
 
@@ -335,6 +335,17 @@ pub fn note_mapped(fd: c_int, offset: i64, addr: usize) {
             _ => {}
         }
     }
+}
+
+/// Notes that the program no longer has mapped what lies in a range. Its rings may go on.
+pub fn note_unmapped(range: &Range<usize>) {
+    if NR_RINGS.load(Ordering::Relaxed) == 0 || guard::inside() {
+        return;
+    }
+    let _guard = guard::enter();
+    let mut rings = rings();
+    let places = rings.iter_mut().flat_map(|ring| &mut ring.mapped);
+    places.filter(|at| range.contains(&**at)).for_each(|at| *at = 0);
 }
 
 /// Holds what a request names. What would be too much is brought in.

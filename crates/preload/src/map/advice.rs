@@ -208,22 +208,25 @@ fn advise(start: usize, len: usize, advice: c_int) -> c_int {
         state::fail(libc::EPERM); // the engine owns the frames
         return -1;
     }
-    if let Some(first) = first_not_dropped(space, &range, advice) {
-        if first > start {
-            let _ = advise(start, first - start, advice);
-        }
-        state::fail(libc::EINVAL); // as in the kernel, which has advised what lies before
-        return -1;
-    }
     let _guard = guard::enter();
+    let Some(first) = first_not_dropped(space, &range, advice) else { return advise_parts(space, &range, advice) };
+    if first > start {
+        advise_parts(space, &(start..first), advice);
+    }
+    state::fail(libc::EINVAL); // as in the kernel, which has advised what lies before
+    -1
+}
+
+/// The same, when all checks are done. Under a guard.
+fn advise_parts(space: &RawSpace, range: &Range<usize>, advice: c_int) -> c_int {
     match advice {
-        MADV_GUARD_INSTALL => return install_guards(space, &range),
-        MADV_GUARD_REMOVE => return remove_guards(space, &range),
-        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => return populate(space, &range, advice),
-        libc::MADV_COLLAPSE if is_within_block(&range) => return kernel_advise(&range, advice),
+        MADV_GUARD_INSTALL => return install_guards(space, range),
+        MADV_GUARD_REMOVE => return remove_guards(space, range),
+        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => return populate(space, range, advice),
+        libc::MADV_COLLAPSE if is_within_block(range) => return kernel_advise(range, advice),
         _ => {}
     }
-    in_order(space, &range, |part, is_managed| {
+    in_order(space, range, |part, is_managed| {
         let advised = is_managed.then(|| state::keeping_errno(|| advise_managed(space, part, advice)));
         let result = if matches!(advised, Some(Then::Others)) { 0 } else { kernel_advise(part, advice) };
         if result == 0 || state::errno() == libc::ENOMEM {
@@ -273,11 +276,11 @@ fn in_order(space: &RawSpace, range: &Range<usize>, mut advise: impl FnMut(&Rang
     0
 }
 
-/// The start of the first page of a range for which advice is refused that drops content, as it is locked.
+/// The start of the first page of a range for which advice is refused that drops content, as it is locked. Under a
+/// guard.
 fn first_not_dropped(space: &RawSpace, range: &Range<usize>, advice: c_int) -> Option<usize> {
     use libc::{MADV_COLD, MADV_DONTNEED, MADV_FREE, MADV_PAGEOUT};
     let drops = [MADV_DONTNEED, MADV_FREE, MADV_COLD, MADV_PAGEOUT, MADV_GUARD_INSTALL].contains(&advice);
-    let _guard = guard::enter();
     (drops && space.has_locked(range)).then(|| first_locked(space, range))
 }
 

@@ -129,9 +129,9 @@ export! {
             let lock = || {
                 // SAFETY: passes the caller's arguments on unchanged.
                 let locked = unsafe { kernel!(libc::SYS_mlock2, addr, len, flags) as c_int };
-                // The kernel locks what has no access, too, though it then says that it has not brought it in.
                 if (locked == 0 || state::errno() == libc::ENOMEM) && !guard::inside() {
-                    note_locked(&(addr as usize & !(PAGE_SIZE - 1)..pages((addr as usize).saturating_add(len))));
+                    let range = addr as usize & !(PAGE_SIZE - 1)..pages((addr as usize).saturating_add(len));
+                    note_locked(&range, locked == 0);
                 }
                 locked
             };
@@ -158,18 +158,16 @@ export! {
                 state::fail(libc::ENOMEM);
                 return -1;
             }
-            if flags & libc::MLOCK_ONFAULT != 0 {
-                return lock();
-            }
+            let is_brought_in = flags & libc::MLOCK_ONFAULT == 0;
             for _ in 0..LOCK_TRIES {
-                {
+                if is_brought_in {
                     let _guard = guard::enter();
                     state::keeping_errno(|| space.touch(range.start, range.len()));
                 }
                 if lock() == 0 {
                     return 0;
                 }
-                if !state::direct() {
+                if !is_brought_in || !state::direct() {
                     break;
                 }
             }
@@ -181,12 +179,20 @@ export! {
     }
 }
 
-/// Notes what the program has locked of memory that is not managed.
-fn note_locked(range: &Range<usize>) {
+/// Notes what the program has locked of memory that is not managed. Unless `is_all`, the kernel may have locked none,
+/// because of a limit, or some or all of it: what has no access is locked, though it could not be brought in.
+fn note_locked(range: &Range<usize>, is_all: bool) {
     let _guard = guard::enter();
-    let parts = [known::reserved(), known::ordinary()].map(|set| set.parts(range)).concat();
+    let mut parts = [known::reserved(), known::ordinary()].map(|set| set.parts(range)).concat();
+    parts.retain(|part| is_all || state::keeping_errno(|| is_locked(part.start)));
     let mut locked = known::locked();
     parts.into_iter().for_each(|part| locked.add(part));
+}
+
+/// Whether the kernel has locked a page: it makes no such page the next to leave.
+fn is_locked(page: usize) -> bool {
+    // SAFETY: changes neither content nor access.
+    unsafe { kernel!(libc::SYS_madvise, page, PAGE_SIZE, libc::MADV_COLD) < 0 && state::errno() == libc::EINVAL }
 }
 
 /// Whether the kernel lets the caller lock memory at all.
