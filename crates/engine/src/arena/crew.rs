@@ -14,7 +14,6 @@ use folioswap_sys::uffd::EventFd;
 use folioswap_sys::{c_thread, clock, futex, own_calls, own_table, signals, uring};
 
 use crate::arena::background;
-use crate::compact::compactd;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::engine::Engine;
@@ -182,8 +181,7 @@ impl Crew {
             return;
         }
         let engine = &self.engine;
-        let mut started =
-            vec![threads::spawn("readahead", engine, readahead::run), threads::spawn("compact", engine, compactd::run)];
+        let mut started = vec![threads::spawn("readahead", engine, readahead::run)];
         for place in ReclaimThread::of_zones(engine.ram().zones().all().len()).skip(1) {
             started.push(threads::spawn("reclaim", engine, move |engine, starting| {
                 reclaimd::run(engine, place, || drop(starting));

@@ -296,7 +296,12 @@ impl ArenaBuilder {
         let backing = Backing::new(frames, mapper, Arc::clone(&stats));
         let ram = Ram::new(zoning, backing, Arc::clone(&stats), self.memory, self.tuning.zeroed_stock)?;
         let swap = self.swap_space(devices, &ram, &stats);
-        let compactor = Compactor::new(ram.zones().all(), self.tuning.compaction, self.tuning.compaction_means);
+        let compactor = Compactor::new(
+            ram.zones().all(),
+            self.tuning.compaction,
+            self.tuning.compaction_means,
+            ram.demand().background(),
+        );
         let policy = Policy::new(self.folio.order(), self.swap_in);
         let table = Table::new(setup::random_key()?);
         let parts = Parts::new(table, ram, swap, stats);
@@ -583,7 +588,6 @@ impl Drop for Running {
         self.engine.lifecycle().stop();
         self.engine.ram().reclaim_wanted().signal();
         self.engine.reads().wake();
-        self.engine.compactor().wake();
         self.engine.swap().relief().wake();
         direct::detach(&self.engine);
         self.crew.end();

@@ -1,11 +1,11 @@
 //! Compaction of frames: moves small folios together until whole pageblocks are free.
 //!
-//! The thread makes whole pageblocks of frames that a program has freed, and gives them huge pages, so that a fault
-//! finds a huge page. Folios that are about to be freed need not be moved: while a program frees memory, the thread
-//! only empties pageblocks that are at most half full and that the freeing has passed by. While whole folios find no
-//! place (`Compactor::want_whole`), some free pageblocks are kept for them, and reclaim frees frames for that. A fault
-//! that finds none compacts directly, but never waits for another folio's lock. The thread sleeps while nothing is
-//! freed and no pageblock is wanted, so an idle arena costs no CPU.
+//! The background thread makes whole pageblocks of frames that a program has freed, and gives them huge pages, so that
+//! a fault finds a huge page. Folios that are about to be freed need not be moved: while a program frees memory, the
+//! thread only empties pageblocks that are at most half full and that the freeing has passed by. While whole folios
+//! find no place (`Compactor::want_whole`), some free pageblocks are kept for them, and reclaim frees frames for that.
+//! A fault that finds none compacts directly, but never waits for another folio's lock. The thread sleeps while nothing
+//! is freed and no pageblock is wanted, so an idle arena costs no CPU.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,6 @@ use crate::compact::exchange::Moving;
 use crate::engine::Engine;
 use crate::memory::oldest::older_class;
 use crate::process::cpu::current_cpu;
-use crate::process::fatal::EndOnPanic;
-use crate::process::threads::Starting;
 use crate::reclaim::reclaimd;
 
 /// Free frames needed beyond a whole pageblock: those that the free scanner isolates at one time.
@@ -43,19 +41,34 @@ enum Purpose {
     Explicit,
 }
 
-/// The thread's body. Returns when the arena stops.
-pub(crate) fn run(engine: &Engine, starting: Starting) {
-    let _end = EndOnPanic("compaction");
-    drop(starting);
-    let thread = folioswap_sys::signals::thread_id();
-    let mut pacing = Pacing::default();
-    let mut seen = engine.compactor().wanted().now();
-    while !engine.stopping() {
-        let before = std::mem::replace(&mut seen, engine.compactor().wanted().now());
-        let pass = engine.gate().enter(thread);
+/// Compaction by the background thread, a turn at a time.
+pub(crate) struct FrameCompactor {
+    pacing: Pacing,
+    /// How often it had been woken when the last turn began.
+    seen: u32,
+    /// What follows that turn, and since when.
+    pause: Pause,
+    since: Instant,
+}
+
+impl FrameCompactor {
+    pub fn new() -> Self {
+        let pause = Pause::Waiting(Some(Duration::ZERO));
+        FrameCompactor { pacing: Pacing::default(), seen: 0, pause, since: Instant::now() }
+    }
+
+    /// Does a turn, if it is time for one. Returns when the next is due, if no wake-up comes before.
+    pub fn step(&mut self, engine: &Engine) -> Option<Duration> {
+        if let Err(left) = self.is_due(engine) {
+            return left;
+        }
+        engine.compactor().sleep(false);
+        let before = std::mem::replace(&mut self.seen, engine.compactor().nr_woken());
+        let pass = engine.gate().enter(folioswap_sys::signals::thread_id());
         engine.ram().zones().all().iter().for_each(|zone| zone.pageblocks().tick());
         engine.stats().compact_daemon_wake.add(1);
-        let turn = pacing.begin(Instant::now(), engine.compactor().take_whole_wanted(), seen != before);
+        let is_wanted = engine.compactor().take_whole_wanted();
+        let turn = self.pacing.begin(Instant::now(), is_wanted, self.seen != before);
         keep_pageblocks_for(engine, turn.demand);
         let mut is_done = true;
         if turn.rest.is_none() {
@@ -65,12 +78,20 @@ pub(crate) fn run(engine: &Engine, starting: Starting) {
             }
         }
         drop(pass);
-        match pacing.end(turn, Instant::now(), is_done) {
-            _ if engine.stopping() => {} // the stop may have been signalled before `seen` was read
-            Pause::Asleep(longest) => pause(engine, longest),
-            Pause::Waiting(Some(limit)) => engine.compactor().wanted().wait_for(seen, limit),
-            Pause::Waiting(None) => engine.compactor().wanted().wait(seen),
-        }
+        self.since = Instant::now();
+        self.pause = self.pacing.end(turn, self.since, is_done);
+        engine.compactor().sleep(matches!(self.pause, Pause::Asleep(_)));
+        self.is_due(engine).err().unwrap_or(Some(Duration::ZERO))
+    }
+
+    /// Whether the pause is over; else what is left of it.
+    fn is_due(&self, engine: &Engine) -> Result<(), Option<Duration>> {
+        let (is_woken, limit) = match self.pause {
+            Pause::Asleep(limit) => (engine.compactor().is_whole_wanted(), Some(limit)),
+            Pause::Waiting(limit) => (engine.compactor().nr_woken() != self.seen, limit),
+        };
+        let left = limit.map(|limit| limit.saturating_sub(self.since.elapsed()));
+        if is_woken || left == Some(Duration::ZERO) { Ok(()) } else { Err(left) }
     }
 }
 
@@ -126,14 +147,6 @@ fn compact_frames(
     Some((report, taken))
 }
 
-/// Sleeps until whole folios are wanted, for `pause` at most.
-fn pause(engine: &Engine, pause: Duration) {
-    let begun = Instant::now();
-    while begun.elapsed() < pause && !engine.stopping() && !engine.compactor().is_whole_wanted() {
-        folioswap_sys::futex::sleep(Pacing::CALM);
-    }
-}
-
 /// Pageblocks of a zone that should be wholly free: those that are kept, and three quarters of those that the free
 /// frames above the high watermark could fill. If all folios are small, only those that are kept.
 fn compaction_goal(engine: &Engine, zone: &Zone) -> usize {
@@ -151,7 +164,7 @@ pub(crate) fn look_for_whole(engine: &Engine) {
     let _blocked = folioswap_sys::signals::block_all(); // a handler's fault might lock a zone
     let lacks_whole = |zone: &Zone| zone.free_runs(Order::HUGE) < compaction_goal(engine, zone);
     if engine.compactor().stage().is_some() && engine.ram().zones().all().iter().any(lacks_whole) {
-        engine.compactor().wanted().signal();
+        engine.compactor().wake();
     }
 }
 

@@ -22,7 +22,7 @@ use crate::process::fatal::EndOnPanic;
 use crate::process::threads::Starting;
 use crate::process::wakeup::Event;
 
-/// Faults from one look at the CPU of a thread that faults to the next: while the monitor thread stays on one, and else.
+/// Faults from one look at the CPU of a thread that faults to the next: while the monitor thread stays, and before.
 /// Those alternate, because threads may, too.
 const FAULTS_A_LOOK: u32 = 16;
 const FAULTS_A_FIRST_LOOK: [u32; 2] = [3, 4];

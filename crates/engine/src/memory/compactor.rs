@@ -1,7 +1,7 @@
 //! The state of an arena's compaction of frames: how far each zone was scanned, and who wants whole pageblocks.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use folioswap_core::compact::{Compaction, Stage};
 use folioswap_core::{Order, Zone};
@@ -27,8 +27,12 @@ pub(crate) struct Progress {
 pub(crate) struct Compactor {
     /// One per zone. Its lock admits one run at a time.
     states: Vec<Mutex<Progress>>,
-    wanted: Event,
-    /// Whole folios that found no contiguous frames since the thread last looked.
+    /// How often whole folios found no place, or freed frames might have made whole pageblocks.
+    nr_woken: AtomicU32,
+    /// Freed frames need not wake the background thread.
+    sleeps: AtomicBool,
+    background: Arc<Event>,
+    /// Whole folios that found no contiguous frames since the background thread last looked.
     whole_wanted: AtomicUsize,
     /// Faults that compact, or wait for their turn.
     nr_waiting: AtomicUsize,
@@ -40,12 +44,14 @@ pub(crate) struct Compactor {
 }
 
 impl Compactor {
-    pub fn new(zones: &[Zone], stage: Option<Stage>, means: CompactionMeans) -> Self {
+    pub fn new(zones: &[Zone], stage: Option<Stage>, means: CompactionMeans, background: &Arc<Event>) -> Self {
         let compaction = |zone: &Zone| Compaction::new(zone.pageblocks().nr_max(), Order::HUGE);
         let state = |zone| Mutex::new(Progress { in_calm: compaction(zone), everywhere: compaction(zone) });
         Compactor {
             states: zones.iter().map(state).collect(),
-            wanted: Event::default(),
+            nr_woken: AtomicU32::new(0),
+            sleeps: AtomicBool::new(false),
+            background: Arc::clone(background),
             whole_wanted: AtomicUsize::new(0),
             nr_waiting: AtomicUsize::new(0),
             nr_explicit: AtomicUsize::new(0),
@@ -54,15 +60,28 @@ impl Compactor {
         }
     }
 
-    /// Asks the compaction thread for contiguous frames: a whole folio found none.
+    /// Asks for contiguous frames: a whole folio found none.
     pub fn want_whole(&self) {
-        self.whole_wanted.fetch_add(1, Ordering::Relaxed);
-        self.wake();
+        self.whole_wanted.fetch_add(1, Ordering::SeqCst);
+        self.nr_woken.fetch_add(1, Ordering::SeqCst);
+        self.background.signal();
     }
 
-    /// Wakes the compaction thread.
+    /// Says that frames were freed which may make whole pageblocks.
     pub fn wake(&self) {
-        self.wanted.signal();
+        self.nr_woken.fetch_add(1, Ordering::SeqCst);
+        if !self.sleeps.load(Ordering::SeqCst) {
+            self.background.signal();
+        }
+    }
+
+    pub fn nr_woken(&self) -> u32 {
+        self.nr_woken.load(Ordering::SeqCst)
+    }
+
+    /// Sets whether only whole folios that find no place wake the background thread.
+    pub fn sleep(&self, sleeps: bool) {
+        self.sleeps.store(sleeps, Ordering::SeqCst);
     }
 
     /// Whether whole folios found no contiguous frames since the last call.
@@ -72,11 +91,6 @@ impl Compactor {
 
     pub fn is_whole_wanted(&self) -> bool {
         self.whole_wanted.load(Ordering::Relaxed) > 0
-    }
-
-    /// Signalled when whole folios find no place, and when freed frames may make whole pageblocks.
-    pub fn wanted(&self) -> &Event {
-        &self.wanted
     }
 
     pub fn stage(&self) -> Option<Stage> {

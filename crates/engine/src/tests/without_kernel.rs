@@ -267,7 +267,7 @@ impl Simulated {
         let device: Box<dyn Device> = Box::new(FakeDevice(Arc::clone(&store)));
         let background = Arc::clone(ram.demand().background());
         let swap = SwapSpace::new(vec![device.into()], layout, Some(topology), false, background, Arc::clone(&stats));
-        let compactor = Compactor::new(ram.zones().all(), None, CompactionMeans::Migration);
+        let compactor = Compactor::new(ram.zones().all(), None, CompactionMeans::Migration, ram.demand().background());
         let table = Table::new([7; 192]);
         let patience = std::time::Duration::from_secs(20);
         let parts = Parts::new(table, ram, swap, stats);
