@@ -14,6 +14,9 @@ use crate::{own_table, random};
 /// How long one side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// When it is tried again to answer.
+const AGAIN: Duration = Duration::from_millis(10);
+
 /// What a process must know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
@@ -76,8 +79,12 @@ impl Offer {
     /// The kernel's.
     pub fn answer(self) -> io::Result<()> {
         let answer = move || {
-            while let Ok((stream, _)) = self.listener.accept() {
-                let _ = hand_over(&stream, self.key, &self.offered); // who has gone needs none
+            loop {
+                match self.listener.accept() {
+                    Ok((stream, _)) => _ = hand_over(&stream, self.key, &self.offered), // who has gone needs none
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                    Err(_) => std::thread::sleep(AGAIN), // no descriptor or memory is left now; who asks waits
+                }
             }
         };
         std::thread::Builder::new().name("offer".into()).spawn(answer).map(drop)
