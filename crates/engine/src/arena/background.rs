@@ -1,6 +1,6 @@
 //! The thread for work that nobody waits for: it keeps zeroed pageblocks in stock, frees slots and discards emptied
-//! clusters, compacts frames and slots, and empties failing devices. While it is busy with one, or a device holds it up, the
-//! others wait: a fault clears its pageblock itself, and a free that finds its batch full empties it.
+//! clusters, compacts frames and slots, and empties failing devices. While it is busy with one, or a device holds it
+//! up, the others wait: a fault clears its pageblock itself, and a free that finds its batch full empties it.
 //!
 //! It runs as SCHED_BATCH, so that it does not preempt the thread that wakes it.
 
