@@ -1,8 +1,9 @@
 // EXPECT: exit 0, last line "ok"
 // BUDGETS: 24M
-// Reads and writes whose length reaches past all addresses of a process, end as without
-// folioswap.
+// Reads and writes whose length reaches past all addresses of a process, and polls of a number beyond 32 bits, end as
+// without folioswap.
 #include "cold.h"
+#include <poll.h>
 #define COLD(call) (send_out(memory, PAGE), errno = 0, (call))
 #define AGREE(call) CHECK((call) == -1 && errno == EFAULT, #call " of %#lx", len)
 int main(void) {
@@ -23,5 +24,11 @@ int main(void) {
         AGREE(COLD(pwrite(null, memory, len, 0)));
     }
     CHECK(COLD(pread(file, memory, 1ul << 32, 0)) == 10, "a length within the addresses");
+    memset(memory, 0, PAGE);
+    for (int shift = 32; shift < 64; shift++) {
+        CHECK(COLD(poll((struct pollfd *)memory, 1ul << shift, 0)) == 0, "poll of 1 << %d", shift);
+        CHECK(COLD(ppoll((struct pollfd *)memory, 1ul << shift, &(struct timespec){0, 0}, NULL)) == 0, "ppoll");
+        CHECK(COLD(syscall(SYS_poll, memory, 1ul << shift, 0)) == 0, "poll by number of 1 << %d", shift);
+    }
     DONE;
 }

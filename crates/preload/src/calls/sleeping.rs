@@ -59,7 +59,7 @@ unsafe fn with_copies<const N: usize, R: Outcome>(
 /// The list that has just been polled, with the call's result.
 unsafe fn told(list: *mut pollfd, count: nfds_t, result: c_int) -> c_int {
     let mut result = result;
-    for index in 0..if result < 0 { 0 } else { count as usize } {
+    for index in 0..if result < 0 { 0 } else { count as u32 as usize } {
         // SAFETY: an entry, to which the kernel has just written. It need not be aligned.
         let mut entry = unsafe { list.add(index).read_unaligned() };
         if descriptors::is_engines(entry.fd) {
