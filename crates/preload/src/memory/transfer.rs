@@ -22,7 +22,7 @@ use folioswap_sys::own_calls::SIOCATMARK;
 pub const MOST_BYTES: usize = i32::MAX as usize & !(PAGE_SIZE - 1);
 
 /// Whether a buffer reaches beyond all addresses. The kernel refuses it whatever is there.
-fn is_impossible(addr: usize, len: usize) -> bool {
+pub fn is_impossible(addr: usize, len: usize) -> bool {
     /// Where the addresses of some processors end, as some kernels know.
     const END: usize = (1 << 47) - PAGE_SIZE;
     match addr.checked_add(len) {
