@@ -27,6 +27,8 @@ int main(void) {
         CHECK(COLD(writev(ends[1], list, 2)) == -1 && errno == EINVAL, "writev %d", i);
         CHECK(COLD(process_vm_readv(getpid(), list, 2, &local, 1, 0)) == -1 && errno == EINVAL, "to %d", i);
         CHECK(COLD(process_vm_writev(getpid(), list, 2, &local, 1, 0)) == -1 && errno == EINVAL, "from %d", i);
+        CHECK(COLD(process_vm_readv(getpid(), &local, 1, list, 2, 0)) == -1 && errno == EINVAL, "from there %d", i);
+        CHECK(COLD(process_vm_writev(getpid(), &local, 1, list, 2, 0)) == -1 && errno == EINVAL, "to there %d", i);
     }
     // Newer kernels cut a single buffer before they look at the addresses.
     char *local_pages = (char *)syscall(SYS_mmap, NULL, PAGE, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
