@@ -1,7 +1,7 @@
 // EXPECT: exit 0, last line "ok"
 // BUDGETS: 24M
 // Calls that write to a structure of which only the beginning may be written: sendmmsg sends no message after the first
-// whose length it cannot tell.
+// whose length it cannot tell, and F_GETLK fails with EFAULT, not because it has changed what it was asked.
 #include "cold.h"
 #include <sys/socket.h>
 #define COLD(call) (send_out(memory, 8 * MIB), errno = 0, (call))
@@ -26,6 +26,20 @@ int main(void) {
         int sent = COLD(sendmmsg(pair[0], list, 4, 0)), why = errno, arrived = nr_arrived(pair[1]);
         CHECK(nr ? sent == nr : sent == -1 && why == EFAULT, "sent %d of %d", sent, nr);
         CHECK(arrived == nr + 1, "%d arrived of %d", arrived, nr + 1);
+    }
+    int file = memfd_create("locks", 0), requests[] = {F_GETLK, F_OFD_GETLK};
+    for (int i = 0; i < 2; i++) {
+        mprotect(border, PAGE, PROT_READ | PROT_WRITE);
+        struct flock *lock = (struct flock *)(border - 8);
+        *lock = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 10};
+        mprotect(border, PAGE, PROT_READ);
+        CHECK(COLD(fcntl(file, requests[i], lock)) == -1 && errno == EFAULT, "question %d", i);
+        mprotect(border, PAGE, PROT_READ | PROT_WRITE);
+        lock->l_type = F_WRLCK;
+        CHECK(COLD(fcntl(file, requests[i], lock)) == 0 && lock->l_type == F_UNLCK, "answer %d", i);
+        lock->l_type = F_WRLCK;
+        mprotect(border, PAGE, PROT_READ);
+        CHECK(COLD(syscall(SYS_fcntl, file, requests[i], lock)) == -1 && errno == EFAULT, "by number %d", i);
     }
     DONE;
 }

@@ -13,7 +13,7 @@ use crate::calls::rings;
 use crate::ground::export::{aliases, export, real};
 use crate::ground::real::{By, kernel};
 use crate::ground::{guard, state};
-use crate::memory::cover::{self, Outcome};
+use crate::memory::cover::{self, Before, Outcome};
 
 real!(FCNTL = c"fcntl": fn(c_int, c_int, *mut c_void) -> c_int);
 
@@ -193,17 +193,26 @@ export! {
     }
 }
 
+/// Makes a call of fcntl, repeatedly while a page is missing.
+pub fn control<R: Outcome>(request: c_int, argument: *const c_void, call: impl Fn() -> R) -> R {
+    const LEN: usize = size_of::<libc::flock>();
+    let is_question = matches!(request, libc::F_GETLK | libc::F_OFD_GETLK);
+    let before = is_question.then(|| Before::of(argument as usize, LEN));
+    let touch = || {
+        before.iter().for_each(Before::bring_back);
+        cover::touch(argument, LEN);
+    };
+    cover::repeat(touch, call)
+}
+
 export! {
     fn fcntl(fd: c_int, request: c_int, argument: *mut c_void) -> c_int {
         if is_engines(fd) {
             return not_open();
         }
         let real = FCNTL.get();
-        // SAFETY: passes the caller's arguments on unchanged, repeatedly while a page is missing.
-        let result = cover::repeat(
-            || cover::touch(argument, size_of::<libc::flock>()),
-            || unsafe { real(fd, request, argument) },
-        );
+        // SAFETY: passes the caller's arguments on unchanged.
+        let result = control(request, argument, || unsafe { real(fd, request, argument) });
         if is_for_copy(request) { copied(fd, result) } else { result }
     }
 }
