@@ -311,7 +311,7 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
                 copied::bring_all_back(&[list, limit], result) as isize
             }
             libc::SYS_select | libc::SYS_pselect6 => {
-                let count = descriptors::looked_at(a as c_int);
+                let count = descriptors::looked_at(a as c_int, [b, c, d]);
                 let sets = [b, c, d].map(|set| Copied::new(set, sleeping::set_bytes(count), true));
                 let limit = copied::value(e as *mut timespec);
                 let call =

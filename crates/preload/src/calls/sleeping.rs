@@ -150,7 +150,7 @@ export! {
         count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *mut timeval,
     ) -> c_int {
         real!(REAL = c"select": fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int);
-        let count = descriptors::looked_at(count);
+        let count = descriptors::looked_at(count, [read, write, other].map(|set| set as usize));
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
             let time = copied::value(limit);
@@ -212,7 +212,7 @@ export! {
         set: *const sigset_t,
     ) -> c_int {
         real!(REAL = c"pselect": fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int);
-        let count = descriptors::looked_at(count);
+        let count = descriptors::looked_at(count, [read, write, other].map(|set| set as usize));
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
             let (time, copy) = (copied::value(limit), ours::present_without_ours(set));
