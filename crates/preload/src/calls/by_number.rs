@@ -213,7 +213,7 @@ unsafe fn in_monitor_mode(number: c_long, words: &Words) -> Option<isize> {
     }
 }
 
-/// Transfers of bytes, and messages.
+/// Transfers of bytes, messages, and questions about locks.
 unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
     const BY: By = By::Number;
     let &[a, b, c, d, e, f] = words;
@@ -239,6 +239,7 @@ unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
                 vectors::process_vm_writev_by(BY, fd, list, c as u64, d as *const _, e as u64, f as u64)
             }
             libc::SYS_recvfrom => io::recvfrom_by(BY, fd, at, c, d_flags, e as *mut _, f as *mut _),
+            libc::SYS_fcntl => descriptors::control(b as c_int, c as *const _, || kernel!(number, a, b, c) as isize),
             libc::SYS_sendto => io::sendto_by(BY, fd, at, c, d_flags, e as *const _, f as u32),
             libc::SYS_sendmsg => messages::sendmsg_by(BY, fd, b as *const _, c_flags),
             libc::SYS_recvmsg => messages::recvmsg_by(BY, fd, b as *mut _, c_flags),
@@ -310,7 +311,7 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
                 copied::bring_all_back(&[list, limit], result) as isize
             }
             libc::SYS_select | libc::SYS_pselect6 => {
-                let count = descriptors::looked_at(a as c_int);
+                let count = descriptors::looked_at(a as c_int, [b, c, d]);
                 let sets = [b, c, d].map(|set| Copied::new(set, sleeping::set_bytes(count), true));
                 let limit = copied::value(e as *mut timespec);
                 let call =

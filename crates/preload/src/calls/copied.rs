@@ -371,8 +371,8 @@ pub unsafe fn values<P: Pointee>(at: P, count: impl Word) -> Copied {
 /// # Safety
 /// `at` is null or the program's.
 pub unsafe fn polled<P: Pointer>(at: P, count: impl Word) -> Copied {
-    // SAFETY: the caller upholds this function's own contract.
-    unsafe { changed(at, count.length().saturating_mul(size_of::<pollfd>())) }
+    // SAFETY: the caller upholds this function's own contract. The kernel takes the number's lower half.
+    unsafe { changed(at, count.length() as u32 as usize * size_of::<pollfd>()) }
 }
 
 /// Copies a C string.

@@ -7,13 +7,16 @@
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 
+use folioswap::PAGE_SIZE;
 use folioswap_sys::hidden_numbers::{is_hidden, next_hidden};
 
 use crate::calls::rings;
+use crate::calls::sleeping::set_bytes;
 use crate::ground::export::{aliases, export, real};
 use crate::ground::real::{By, kernel};
 use crate::ground::{guard, state};
-use crate::memory::cover::{self, Outcome};
+use crate::memory::access::{self, Access};
+use crate::memory::cover::{self, Before, Outcome};
 
 real!(FCNTL = c"fcntl": fn(c_int, c_int, *mut c_void) -> c_int);
 
@@ -104,11 +107,21 @@ fn close_others(first: c_uint, last: c_uint, flags: c_uint) -> c_long {
 }
 
 /// How many descriptors a call looks at that is to look at so many (`select`): at no more than the program has, if that
-/// is more than in a set of the usual size. The kernel looks at no more than its table has, and the engine's numbers
-/// make that longer: sets are shorter.
-pub fn looked_at(count: c_int) -> c_int {
+/// is more than in a set of the usual size, or than there is of a set. The kernel looks at no more than its table has,
+/// and the engine's numbers make that longer: sets are shorter.
+pub fn looked_at(count: c_int, sets: [usize; 3]) -> c_int {
     const USUAL: c_int = libc::FD_SETSIZE as c_int;
-    if count <= USUAL || guard::inside() || !state::may_manage() {
+    /// The shortest table, and what is in a word of a set.
+    const FEWEST: c_int = 64;
+    if count <= FEWEST || guard::inside() || !state::may_manage() {
+        return count;
+    }
+    let len = set_bytes(count.min(USUAL));
+    // What lies in one page is there, or nothing of it.
+    let is_whole =
+        |set: usize| set == 0 || set % PAGE_SIZE + len <= PAGE_SIZE || access::prefix(set, len, Access::Write) == len;
+    let least = if sets.into_iter().all(is_whole) { USUAL } else { FEWEST };
+    if count <= least {
         return count;
     }
     let _guard = guard::enter();
@@ -117,7 +130,7 @@ pub fn looked_at(count: c_int) -> c_int {
         let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         numbers.filter(|&number| !is_hidden(number)).max()
     };
-    state::keeping_errno(|| highest().map_or(count, |highest| count.min(USUAL.max(highest + 1))))
+    state::keeping_errno(|| highest().map_or(count, |highest| count.min(least.max(highest + 1))))
 }
 
 export! {
@@ -193,17 +206,26 @@ export! {
     }
 }
 
+/// Makes a call of fcntl, repeatedly while a page is missing.
+pub fn control<R: Outcome>(request: c_int, argument: *const c_void, call: impl Fn() -> R) -> R {
+    const LEN: usize = size_of::<libc::flock>();
+    let is_question = matches!(request, libc::F_GETLK | libc::F_OFD_GETLK);
+    let before = is_question.then(|| Before::of(argument as usize, LEN));
+    let touch = || {
+        before.iter().for_each(Before::bring_back);
+        cover::touch(argument, LEN);
+    };
+    cover::repeat(touch, call)
+}
+
 export! {
     fn fcntl(fd: c_int, request: c_int, argument: *mut c_void) -> c_int {
         if is_engines(fd) {
             return not_open();
         }
         let real = FCNTL.get();
-        // SAFETY: passes the caller's arguments on unchanged, repeatedly while a page is missing.
-        let result = cover::repeat(
-            || cover::touch(argument, size_of::<libc::flock>()),
-            || unsafe { real(fd, request, argument) },
-        );
+        // SAFETY: passes the caller's arguments on unchanged.
+        let result = control(request, argument, || unsafe { real(fd, request, argument) });
         if is_for_copy(request) { copied(fd, result) } else { result }
     }
 }

@@ -218,8 +218,10 @@ unsafe fn several(
             let is_cut = message.list.as_ref().is_some_and(|list| list.is_cut);
             messages.push(message);
             own.push(mmsghdr { msg_hdr: messages[index].own, msg_len: (*theirs).msg_len });
-            if !received && is_cut {
-                break; // what follows would come in the middle of it
+            let is_told = || access::is_open(&raw const (*theirs).msg_len as usize, size_of::<c_uint>(), Access::Write);
+            // What follows would come in the middle of it; or the kernel ends where it cannot store a length.
+            if !received && (is_cut || !is_told()) {
+                break;
             }
         }
         if own.is_empty() {

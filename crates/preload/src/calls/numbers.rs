@@ -75,7 +75,6 @@ fn files(number: c_long) -> &'static [Argument] {
         STATMOUNT => &[UNKNOWN, Writes(Word(2), 1)],
         LISTMOUNT | LISTNS => &[UNKNOWN, Writes(Word(2), 8)],
         FILE_GETATTR | FILE_SETATTR => &[Plain, Text, Writes(Word(3), 1)],
-        SYS_fcntl => &[Plain, Plain, UNKNOWN],
         SYS_io_setup => &[Plain, Written(8)],
         SYS_io_cancel => &[Plain, UNKNOWN, Written(32)],
         SYS_io_getevents => &[Plain, Plain, Plain, Writes(Word(2), 32), Read(TIME)],

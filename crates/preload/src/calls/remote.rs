@@ -14,10 +14,11 @@ use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{own_calls, static_tls};
 use libc::{FILE, PTRACE_TRACEME, iovec, mode_t, pid_t};
 
-use crate::calls::vectors::{bytes_of, part};
+use crate::calls::vectors::{MOST_BUFFERS, bytes_of, part};
 use crate::ground::export::{export, real};
 use crate::ground::real::kernel;
 use crate::ground::{guard, state, waiting};
+use crate::memory::access::{self, Access};
 use crate::memory::cover::{self, Outcome, repeat, text};
 use crate::memory::held::{self, Held};
 use crate::memory::known;
@@ -299,19 +300,16 @@ pub type List = (*const iovec, usize);
 
 /// The entries of a list, read as the kernel reads them: `None` if it is not readable.
 fn entries((list, count): List) -> Option<Vec<iovec>> {
-    if count > 1024 {
+    if count > MOST_BUFFERS || !access::is_open(list as usize, count * size_of::<iovec>(), Access::Read) {
         return None;
     }
-    cover::touch(list, count * size_of::<iovec>());
-    let _guard = guard::enter();
-    let mut entries = vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; count];
-    let [from, to] = [list.cast_mut(), entries.as_mut_ptr()]
-        .map(|at| iovec { iov_base: at.cast(), iov_len: count * size_of::<iovec>() });
-    // SAFETY: the kernel fills in the vector, which has that length.
-    let read = unsafe {
-        kernel!(libc::SYS_process_vm_readv, libc::getpid(), &raw const to, 1, &raw const from, 1, 0) as usize
+    let mut entries = {
+        let _guard = guard::enter();
+        Vec::with_capacity(count)
     };
-    (read == to.iov_len).then_some(entries)
+    // SAFETY: the program's list, which may be read. It need not be aligned.
+    entries.extend((0..count).map(|index| unsafe { list.add(index).read_unaligned() }));
+    Some(entries)
 }
 
 /// As [`transfer`], for a list of buffers, of which `call` always makes all.
@@ -365,6 +363,10 @@ pub fn rest(list: List, done: usize) -> Vec<iovec> {
 /// Makes a call that transfers bytes between buffers and ranges of another process. `call` makes it for such lists.
 pub fn transfer_ranges(process: pid_t, buffers: List, ranges: List, call: impl Fn(List, List) -> isize) -> isize {
     let kept = state::errno();
+    let is_cold = ranges.1 <= MOST_BUFFERS && cover::needed(ranges.0 as usize, ranges.1 * size_of::<iovec>());
+    let copy = if is_cold { entries(ranges) } else { None };
+    let ranges = copy.as_ref().map_or(ranges, |copy| (copy.as_ptr(), copy.len()));
+    state::fail(kept);
     let result = call(buffers, ranges);
     if (result < 0 && state::errno() != libc::EFAULT) || guard::inside() {
         return result;

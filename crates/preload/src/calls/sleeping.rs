@@ -3,13 +3,16 @@
 //! this library needs.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::time::{Duration, Instant};
 
 use libc::{clockid_t, epoll_event, fd_set, nfds_t, pollfd, pthread_t, siginfo_t, sigset_t, timespec, timeval};
 
 use crate::calls::copied::{self, Copied, copied};
 use crate::calls::descriptors;
+use crate::calls::table::nanosleep;
 use crate::faults::ours;
 use crate::ground::export::{aliases, export, real};
+use crate::ground::state;
 use crate::memory::cover::{self, Outcome};
 
 /// Bytes of an `fd_set` for this many descriptors.
@@ -56,7 +59,7 @@ unsafe fn with_copies<const N: usize, R: Outcome>(
 /// The list that has just been polled, with the call's result.
 unsafe fn told(list: *mut pollfd, count: nfds_t, result: c_int) -> c_int {
     let mut result = result;
-    for index in 0..if result < 0 { 0 } else { count as usize } {
+    for index in 0..if result < 0 { 0 } else { count as u32 as usize } {
         // SAFETY: an entry, to which the kernel has just written. It need not be aligned.
         let mut entry = unsafe { list.add(index).read_unaligned() };
         if descriptors::is_engines(entry.fd) {
@@ -116,19 +119,46 @@ export! {
     }
 }
 
+/// Makes a call of the C library's that has the kernel store what is left of this limit in a variable. The stack may
+/// have left RAM by then, and the kernel ignores that it cannot: then it is reckoned here.
+///
+/// # Safety
+/// The limit is null or may be written.
+unsafe fn telling_left(limit: *mut timeval, call: impl FnOnce() -> c_int) -> c_int {
+    if limit.is_null() || cover::managed_stack().is_none() {
+        return call();
+    }
+    // SAFETY: the caller upholds this function's own contract. It need not be aligned.
+    let (all, start) = (unsafe { limit.read_unaligned() }, Instant::now());
+    let result = call();
+    // SAFETY: as above.
+    let told = unsafe { limit.read_unaligned() };
+    let length = |time: timeval| {
+        Duration::from_secs(time.tv_sec as u64).saturating_add(Duration::from_micros(time.tv_usec as u64))
+    };
+    if (result >= 0 || state::errno() == libc::EINTR) && length(told) == length(all) {
+        let left = length(all).saturating_sub(start.elapsed());
+        let left = timeval { tv_sec: left.as_secs() as i64, tv_usec: left.subsec_micros().into() };
+        // SAFETY: as above.
+        unsafe { limit.write_unaligned(left) };
+    }
+    result
+}
+
 export! {
     fn select(
         count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *mut timeval,
     ) -> c_int {
         real!(REAL = c"select": fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int);
-        let count = descriptors::looked_at(count);
+        let count = descriptors::looked_at(count, [read, write, other].map(|set| set as usize));
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
             let time = copied::value(limit);
             let sets = [read, write, other].map(|each| (each as usize, set_bytes(count)));
             let result = with_copies(sets, |[read, write, other]| {
                 let sets = [read, write, other].map(|each| each as *mut fd_set);
-                cover::with_variables(|| REAL.get()(count, sets[0], sets[1], sets[2], time.at(limit)))
+                let call = || REAL.get()(count, sets[0], sets[1], sets[2], time.at(limit));
+                telling_left(time.at(limit), || cover::with_variables(call))
             });
             time.bring_back(result)
         }
@@ -139,6 +169,21 @@ aliases! {
     fn __select = select(
         count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *mut timeval
     ) -> c_int;
+}
+
+export! {
+    fn sleep(seconds: c_uint) -> c_uint {
+        let kept = state::errno();
+        let mut left = timespec { tv_sec: seconds.into(), tv_nsec: 0 };
+        // SAFETY: a local, of which the kernel gets copies if it may leave RAM.
+        match unsafe { nanosleep(&raw const left, &raw mut left) } {
+            0 => {
+                state::fail(kept);
+                0
+            }
+            _ => left.tv_sec as c_uint,
+        }
+    }
 }
 
 export! {
@@ -167,7 +212,7 @@ export! {
         set: *const sigset_t,
     ) -> c_int {
         real!(REAL = c"pselect": fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int);
-        let count = descriptors::looked_at(count);
+        let count = descriptors::looked_at(count, [read, write, other].map(|set| set as usize));
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {
             let (time, copy) = (copied::value(limit), ours::present_without_ours(set));

@@ -86,6 +86,22 @@ pub fn bytes_of(list: &[iovec]) -> usize {
     list.iter().fold(0usize, |sum, buffer| sum.saturating_add(buffer.iov_len))
 }
 
+/// Whether the kernel refuses a list for the length of a buffer.
+fn is_refused(list: &[iovec]) -> bool {
+    // It cuts a single buffer before it looks at the addresses.
+    let most = if list.len() == 1 { transfer::MOST_BYTES } else { usize::MAX };
+    list.iter().any(|buffer| {
+        let (addr, len) = (buffer.iov_base as usize, buffer.iov_len);
+        len > isize::MAX as usize || len > 0 && transfer::is_impossible(addr, len.min(most))
+    })
+}
+
+/// A copy of a list.
+fn copy_of(list: &[iovec]) -> Vec<iovec> {
+    let _guard = guard::enter();
+    list.to_vec()
+}
+
 impl StandIn {
     /// The buffers of a message, for the kernel; `None` if the program's own list can be used. It may be cut for a byte
     /// stream.
@@ -95,6 +111,9 @@ impl StandIn {
     pub unsafe fn of_message(fd: c_int, list: *const iovec, count: usize, received: bool) -> Option<StandIn> {
         // SAFETY: the caller upholds this function's own contract.
         let list = unsafe { possible(list, count) }.filter(|list| is_needed(fd, list))?;
+        if is_refused(list) {
+            return Some(StandIn::unreplaced(copy_of(list)));
+        }
         let mut stand_in = StandIn::new(list, transfer::MOST_MESSAGE_BYTES, received)?;
         stand_in.is_too_long = stand_in.is_cut && !matches!(transfer::kind(fd), Kind::Stream);
         Some(stand_in)
@@ -107,8 +126,12 @@ impl StandIn {
     /// The list has `count` buffers.
     pub unsafe fn of_discarded(list: *const iovec, count: usize) -> Option<StandIn> {
         // SAFETY: the caller upholds this function's own contract.
-        let list = part(unsafe { possible(list, count) }?, 0, usize::MAX);
-        Some(StandIn { list, bounces: Vec::new(), is_cut: false, is_too_long: false })
+        unsafe { possible(list, count) }.map(|list| StandIn::unreplaced(copy_of(list)))
+    }
+
+    /// The program's own buffers.
+    fn unreplaced(list: Vec<iovec>) -> StandIn {
+        StandIn { list, bounces: Vec::new(), is_cut: false, is_too_long: false }
     }
 
     fn list(&self) -> &[iovec] {
@@ -336,12 +359,11 @@ unsafe fn transfer(
     let needed = possible.filter(|list| writes_to_process(fd, is_received) || is_needed(fd, list));
     state::fail(kept);
     let Some(theirs) = needed else { return call(list, count, 0) };
-    let theirs = &part(theirs, 0, usize::MAX); // it may lie in its own buffers
-    let total = bytes_of(theirs);
-    if total > isize::MAX as usize {
-        return call(list, count, 0);
+    if is_refused(theirs) {
+        return call(copy_of(theirs).as_ptr(), count, 0);
     }
-    let total = total.min(transfer::MOST_BYTES);
+    let theirs = &part(theirs, 0, usize::MAX); // it may lie in its own buffers
+    let total = bytes_of(theirs).min(transfer::MOST_BYTES);
     let plan = state::keeping_errno(|| plan(fd, total, is_received));
     if plan.is_message && !is_received && total > plan.most {
         state::fail(libc::EMSGSIZE);
@@ -426,6 +448,9 @@ pub unsafe fn send_some(list: *const iovec, count: c_int, call: impl Fn(*const i
     // SAFETY: the caller upholds this function's own contract.
     let possible = unsafe { possible(list, count.max(0) as usize) };
     let Some(theirs) = possible.filter(|list| is_needed(ANOTHER_PROCESS, list)) else { return call(list, count) };
+    if is_refused(theirs) {
+        return call(copy_of(theirs).as_ptr(), count);
+    }
     let own = part(theirs, 0, MOST_STREAM_BYTES);
     let Some(stand_in) = StandIn::new(&own, MOST_STREAM_BYTES, false) else {
         state::fail(libc::ENOMEM);
@@ -527,7 +552,7 @@ fn write_ranges(pid: pid_t, local: List, ranges: List, done: usize, call: impl F
     let listed = |list, done| if remote::may_be_copied() { remote::rest(list, done) } else { Vec::new() };
     let (from, rest) = (listed(local, 0), listed(ranges, done));
     let total = bytes_of(&from).min(bytes_of(&rest));
-    if total == 0 {
+    if total == 0 || rest.iter().any(|range| range.iov_len > isize::MAX as usize) {
         return repeat_ranges(pid, local, ranges, done, call);
     }
     let mut written = 0;

@@ -71,10 +71,17 @@ pub fn stack() -> Option<Waited> {
 pub fn with_variables<R: Outcome>(call: impl Fn() -> R) -> R {
     /// Where they are.
     const STACK_BYTES: usize = 16 << 10;
+    match managed_stack() {
+        Some(here) => repeat(|| resident::bring_in(here - STACK_BYTES, STACK_BYTES), call),
+        None => call(),
+    }
+}
+
+/// An address in the stack of the calling thread, if that may leave RAM at any time.
+pub fn managed_stack() -> Option<usize> {
     let local = 0u8;
     let here = &raw const local as usize;
-    let repeats = state::direct() && !guard::inside() && state::is_managed(here);
-    repeat_if(repeats, || resident::bring_in(here - STACK_BYTES, STACK_BYTES), call)
+    (state::direct() && !guard::inside() && state::is_managed(here)).then_some(here)
 }
 
 /// Upper bound of what the kernel accesses behind most pointers of unknown type.

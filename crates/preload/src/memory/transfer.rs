@@ -22,8 +22,25 @@ use folioswap_sys::own_calls::SIOCATMARK;
 pub const MOST_BYTES: usize = i32::MAX as usize & !(PAGE_SIZE - 1);
 
 /// Whether a buffer reaches beyond all addresses. The kernel refuses it whatever is there.
-fn is_impossible(addr: usize, len: usize) -> bool {
-    addr.checked_add(len).is_none_or(|end| isize::try_from(end).is_err())
+pub fn is_impossible(addr: usize, len: usize) -> bool {
+    /// Where the addresses of some processors end, as some kernels know.
+    const END: usize = (1 << 47) - PAGE_SIZE;
+    match addr.checked_add(len) {
+        Some(end @ ..=LAST) => end > END && is_refused(addr & !(PAGE_SIZE - 1), end),
+        _ => true,
+    }
+}
+
+/// The last address that a program may have.
+const LAST: usize = isize::MAX as usize;
+
+/// Whether the kernel refuses a range for its addresses. The range begins with a page.
+fn is_refused(start: usize, end: usize) -> bool {
+    // It looks at the range, and then at where the result should go.
+    state::keeping_errno(|| {
+        // SAFETY: the kernel writes nothing, as no result can go there.
+        unsafe { own!(libc::SYS_mincore, start, end - start, usize::MAX) < 0 && state::errno() == libc::ENOMEM }
+    })
 }
 
 /// The length that a call gets which refuses what no process can have, as far as the kernel takes it into account.
