@@ -43,69 +43,22 @@ pub fn cpu_of(thread: u32) -> Option<usize> {
     std::str::from_utf8(field).ok()?.parse().ok()
 }
 
-/// CPUs that a thread may use.
-#[derive(Clone, Copy)]
-pub struct Cpus(libc::cpu_set_t);
-
-impl Cpus {
-    /// Those of the calling thread.
-    ///
-    /// # Errors
-    /// EINVAL: the machine has more of them than fit here, which are 1024.
-    pub fn of_this_thread() -> io::Result<Cpus> {
-        // SAFETY: all zeroes is an empty set. The kernel fills in a local of this frame; 0 is the calling thread.
-        unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            check(libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&set), &raw mut set))?;
-            Ok(Cpus(set))
-        }
-    }
-
-    /// This one alone. `None`: it has no room here.
-    #[must_use]
-    pub fn only(cpu: usize) -> Option<Cpus> {
-        if cpu >= size_of::<libc::cpu_set_t>() * 8 {
-            return None;
-        }
-        // SAFETY: all zeroes is an empty set, which has room for the CPU (checked).
-        unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(cpu, &mut set);
-            Some(Cpus(set))
-        }
-    }
-
-    /// How many they are.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        // SAFETY: only reads the set.
-        unsafe { libc::CPU_COUNT(&self.0) as usize }
-    }
-
-    /// Whether this is one of them.
-    #[must_use]
-    pub fn has(&self, cpu: usize) -> bool {
-        // SAFETY: only reads the set.
-        cpu < size_of::<libc::cpu_set_t>() * 8 && unsafe { libc::CPU_ISSET(cpu, &self.0) }
-    }
-
-    /// Has a thread of this process run on these; 0: the calling one.
-    ///
-    /// # Errors
-    /// EINVAL: the process may use none of them. ESRCH: there is no such thread.
-    pub fn hold(&self, thread: u32) -> io::Result<()> {
-        // SAFETY: the kernel reads the set.
-        check(unsafe { libc::syscall(libc::SYS_sched_setaffinity, thread, size_of_val(&self.0), &raw const self.0) })?;
-        Ok(())
-    }
-}
-
 /// Pins the calling thread to this CPU.
 ///
 /// # Errors
 /// EINVAL: there is no such CPU, or the process may not use it.
 pub fn stay_on(cpu: usize) -> io::Result<()> {
-    Cpus::only(cpu).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?.hold(0)
+    if cpu >= size_of::<libc::cpu_set_t>() * 8 {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: all zeroes is an empty set, which has room for the CPU (checked). The kernel reads a local of this frame.
+    // 0 is the calling thread.
+    check(unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set).into()
+    })?;
+    Ok(())
 }
 
 /// CPUs that this process may use; at least 1. Found out once, and known to forked children: a seccomp filter may
@@ -118,27 +71,9 @@ pub fn nr_cpus() -> usize {
 
 /// Makes the calling thread SCHED_BATCH: when woken it does not preempt the running thread. Failure is ignored.
 pub fn run_as_batch() {
-    set_policy(libc::SCHED_BATCH);
-}
-
-/// Makes the calling thread SCHED_IDLE: it runs when nothing else wants its CPU, and a CPU that runs nothing else
-/// counts as idle. Only a privileged thread can change that again. Failure is ignored.
-pub fn run_as_idle() {
-    set_policy(libc::SCHED_IDLE);
-}
-
-/// Whether a thread of this process has a real-time policy, or none that is known.
-#[must_use]
-pub fn is_real_time(thread: u32) -> bool {
-    // SAFETY: takes no pointers.
-    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread) } as libc::c_int;
-    ![libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE].contains(&policy)
-}
-
-fn set_policy(policy: libc::c_int) {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: 0 is the calling thread. The parameters are a local of this frame and only read.
-    unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const parameters) };
+    unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_BATCH, &parameters) };
 }
 
 /// CPU time that the calling thread has used.

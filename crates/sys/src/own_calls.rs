@@ -237,7 +237,6 @@ const EXEMPT: &[Exempt] = &[
     any(libc::SYS_mbind),
     any(libc::SYS_sched_getscheduler),
     only(libc::SYS_sched_setscheduler, 0, u32::MAX, 0),
-    any(libc::SYS_sched_setaffinity),
     only(libc::SYS_prlimit64, 0, u32::MAX, 0),
     only(libc::SYS_clone, 0, THREAD, THREAD),
 ];

@@ -5,7 +5,6 @@
 //! take content from an address or place some there are `unsafe fn`. The others only select where faults are delivered,
 //! and change no page.
 
-use std::ffi::c_int;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -13,8 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::descriptor::Descriptor;
-use crate::static_tls;
-use crate::static_tls::StaticTls;
 pub use crate::uffd_abi::Transfer;
 use crate::uffd_abi::{self as abi, Range};
 use crate::{check, errno, futex, kept, own_table, taken};
@@ -150,11 +147,6 @@ pub enum Woken {
     Stopped,
 }
 
-/// From now on, what the calling thread makes present wakes nobody: [`Userfaultfd::wake`] does.
-pub fn wake_late_here() {
-    WAKES_LATE.set(true);
-}
-
 /// Consecutive calls without progress (EAGAIN) before a range counts as busy.
 const MOST_RETRIES: u32 = 100;
 
@@ -164,11 +156,6 @@ pub struct Userfaultfd {
     descriptor: Descriptor,
     /// Only [`Userfaultfd::wake`] wakes threads.
     wakes_late: AtomicBool,
-}
-
-static_tls! {
-    /// The same for what this thread makes present.
-    static WAKES_LATE: bool = "folioswap_wakes_late";
 }
 
 impl From<Descriptor> for Userfaultfd {
@@ -314,7 +301,7 @@ impl Userfaultfd {
 
     /// The mode of a request that makes pages present.
     fn mode(&self) -> u64 {
-        if WAKES_LATE.get() || self.wakes_late.load(Ordering::Relaxed) { abi::MODE_DONTWAKE } else { 0 }
+        if self.wakes_late.load(Ordering::Relaxed) { abi::MODE_DONTWAKE } else { 0 }
     }
 
     /// Wakes the threads that wait for pages of a range. They repeat the access.
@@ -484,7 +471,7 @@ fn event(message: &abi::Message) -> Event {
 
 /// Lets several threads sleep until there is an event to read, without an allocation. An event wakes one of them; if
 /// they polled or read the userfaultfd itself, it would wake all. That is what they do where no descriptor is left for
-/// this, and for less than 1 ms.
+/// this, and for a moment.
 #[derive(Debug)]
 pub struct Waiter<'s> {
     epoll: Option<OwnedFd>,
@@ -502,7 +489,7 @@ const NONE: RawFd = -1;
 impl<'s> Waiter<'s> {
     /// Creates a waiter for events of `uffd` and for `stop`, in the calling thread's descriptor table; and for other
     /// descriptors of that table, while the waiter is used. The second of them is told of once each time that something
-    /// arrives there, and not while the thread waits for less than 1 ms.
+    /// arrives there, and not while the thread waits for a moment only.
     ///
     /// # Errors
     /// Kernel errors.
@@ -534,10 +521,7 @@ impl<'s> Waiter<'s> {
     /// Kernel errors. An error condition on a descriptor is one, too.
     pub fn wait(&self, moment: Option<Duration>) -> io::Result<Woken> {
         let ready = match (&self.epoll, moment) {
-            (Some(epoll), None) => wait_in(epoll, -1),
-            (Some(epoll), Some(moment)) if moment >= EPOLL_UNIT => {
-                wait_in(epoll, moment.as_millis().try_into().unwrap_or(c_int::MAX))
-            }
+            (Some(epoll), None) => wait_in(epoll),
             _ => self.poll(moment),
         };
         let ready = match ready {
@@ -600,16 +584,12 @@ fn add(epoll: &OwnedFd, fd: RawFd, events: u32) -> io::Result<()> {
     check(added).map(drop)
 }
 
-/// What a limit of an epoll counts in. Shorter ones take a poll.
-const EPOLL_UNIT: Duration = Duration::from_millis(1);
-
-/// `limit`: milliseconds; -1: none.
-fn wait_in(epoll: &OwnedFd, limit: c_int) -> io::Result<Ready> {
+fn wait_in(epoll: &OwnedFd) -> io::Result<Ready> {
     let mut ready = [libc::epoll_event { events: 0, u64: NONE as u64 }; 4];
-    let len = ready.len();
-    // SAFETY: entries of this frame, and no signal mask.
+    let (len, forever) = (ready.len(), -1);
+    // SAFETY: entries of this frame, no timeout, and no signal mask.
     check(unsafe {
-        libc::syscall(libc::SYS_epoll_pwait, epoll.as_raw_fd(), ready.as_mut_ptr(), len, limit, 0usize, 0usize)
+        libc::syscall(libc::SYS_epoll_pwait, epoll.as_raw_fd(), ready.as_mut_ptr(), len, forever, 0usize, 0usize)
     })?;
     Ok(ready.map(|event| (event.u64 as RawFd, event.events)))
 }

@@ -167,7 +167,6 @@ fn a_monitor_resolves_missing_pages() {
                 let addr = addr & !(PAGE - 1);
                 seen.push(event);
                 copy(&uffd, addr, source, PAGE).unwrap();
-                uffd.wake(addr, PAGE).unwrap();
             }
             seen
         }
@@ -255,7 +254,6 @@ fn which_sleeping_threads_a_signal_would_wake_is_known() {
             let Event::Pagefault { thread, .. } = event else { panic!("{event:?}") };
             let known = signals::ends_wait(thread, libc::SIGBUS);
             copy(&uffd, page, source, PAGE).unwrap();
-            uffd.wake(page, PAGE).unwrap();
             assert_eq!(known, expected, "{nr}");
         });
     }

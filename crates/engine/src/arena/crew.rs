@@ -17,7 +17,6 @@ use crate::arena::background;
 use crate::config::error::Error;
 use crate::config::fault_mode::FaultMode;
 use crate::engine::Engine;
-use crate::fault::beside::Waking;
 use crate::fault::monitor;
 use crate::fault::readahead;
 use crate::fault::readers;
@@ -59,8 +58,6 @@ pub(super) struct Crew {
     frees: Frees,
     /// Stops the monitor threads, and the one that serves readers.
     stop: Arc<EventFd>,
-    /// What the first monitor thread has another one do.
-    waking: Arc<Waking>,
     threads: Mutex<Vec<Thread>>,
     /// Why a forked child lacks swap, until memory runs short.
     lacking: Mutex<Vec<Error>>,
@@ -79,7 +76,6 @@ impl Crew {
             mode,
             frees,
             stop: Arc::new(EventFd::new().map_err(Error::system("making an event descriptor"))?),
-            waking: Arc::default(),
             threads: Mutex::default(),
             lacking: Mutex::default(),
             works: AtomicBool::new(false),
@@ -110,7 +106,6 @@ impl Crew {
         self.stop.renew().map_err(Error::system("making an event descriptor"))?;
         threads::begin_child();
         own_calls::begin_child();
-        self.waking.forget();
         uring::begin_child();
         waited::begin_child();
         self.works.store(false, Ordering::Relaxed);
@@ -188,10 +183,7 @@ impl Crew {
             }));
         }
         started.extend(self.more_monitors(self.nr_monitors()));
-        if self.mode == FaultMode::Monitor {
-            let waking = Arc::clone(&self.waking);
-            started.push(threads::spawn("waking", engine, move |engine, starting| waking.run(engine, starting)));
-        } else {
+        if self.mode != FaultMode::Monitor {
             let stop = Arc::clone(&self.stop);
             started
                 .push(threads::spawn("readers", engine, move |engine, starting| readers::run(engine, &stop, starting)));
@@ -283,9 +275,9 @@ impl Crew {
     /// Threads that resolve faults of others, if the mode has these.
     fn monitors(&self, numbers: Range<usize>) -> Vec<Result<Thread, Error>> {
         let monitor = |number| {
-            let (stop, waking) = (Arc::clone(&self.stop), (number == 0).then(|| Arc::clone(&self.waking)));
+            let stop = Arc::clone(&self.stop);
             threads::spawn("monitor", &self.engine, move |engine, starting| {
-                monitor::run(engine, &stop, waking.as_deref(), starting);
+                monitor::run(engine, &stop, number == 0, starting);
             })
         };
         if self.mode == FaultMode::Monitor { numbers.map(monitor).collect() } else { Vec::new() }
@@ -295,7 +287,6 @@ impl Crew {
     pub fn end(&self) {
         self.stop.signal();
         self.engine.ram().demand().background().signal();
-        self.waking.signal();
         loop {
             // The one that waits may just have started others.
             let Some(thread) = self.threads().pop() else { return };

@@ -14,7 +14,6 @@ use crate::block::Block;
 use crate::device::checksum;
 use crate::engine::Engine;
 use crate::fault::gather::gather;
-use crate::fault::monitor;
 use crate::fault::runs::{self, Arrival};
 use crate::fault::take::{self, Changed};
 use crate::process::cpu::current_cpu;
@@ -312,10 +311,6 @@ impl<'e> Fault<'e> {
             }
         }
         if !ahead.is_empty() && !block.pinned && !self.is_on_failing(block) {
-            // A thread that forks goes on when this flow has let go of the block.
-            if matches!(self.waits, Waits::ByTurns(_)) && !self.engine.gate().is_closed() {
-                monitor::wake(self.engine, self.engine.table().addr(self.touched));
-            }
             let _ = runs::read_parts(self.engine, block, ahead.iter(), Arrival::Mapped, current_cpu()).await;
         }
     }

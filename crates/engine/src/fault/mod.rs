@@ -1,7 +1,6 @@
 //! The way in: delivery of faults on the faulting thread ([`direct`]) or on the engine's ([`monitor`]), swap-in,
 //! readahead, and what calls and other processes need in RAM.
 
-pub(crate) mod beside;
 pub(crate) mod direct;
 pub(crate) mod flow;
 pub(crate) mod gather;

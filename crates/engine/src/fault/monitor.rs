@@ -6,9 +6,8 @@
 //! are more of them.
 //!
 //! Waking a thread on a halted virtual CPU takes 28 us, longer than many faults take. Therefore a thread that has
-//! resolved a short fault stays on the CPU of the thread that faulted ([`Beside`]); if it may not, it polls for the
-//! next one for a moment, yielding its CPU to other threads. The kernel still wakes another thread, if there is one,
-//! which finds nothing to read.
+//! resolved a short fault polls for the next one for a moment, yielding its CPU to other threads. The kernel still
+//! wakes another thread, if there is one, which finds nothing to read.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -19,10 +18,9 @@ use folioswap_sys::readers::Asked;
 use folioswap_sys::signals;
 use folioswap_sys::static_tls;
 use folioswap_sys::static_tls::StaticTls;
-use folioswap_sys::uffd::{self, Event, EventFd, Waiter, Woken};
+use folioswap_sys::uffd::{Event, EventFd, Waiter, Woken};
 
 use crate::engine::Engine;
-use crate::fault::beside::{self, Beside, Waking};
 use crate::fault::readers::Readers;
 use crate::fault::resolve::{resolve_for, resolve_own};
 use crate::process::cpu::{self, ServedCpu};
@@ -107,7 +105,6 @@ struct Flights<'e, F, M> {
     nr_waiting: usize,
     /// Faults that came while another thread forks: woken after that, they come again.
     held_back: Vec<Reported>,
-    beside: Beside<'e>,
 }
 
 impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, F, M> {
@@ -120,7 +117,6 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
             if resolve_own(self.engine, fault.addr, fault.thread) {
                 continue;
             }
-            self.beside.follow(fault.thread);
             match self.engine.gate().try_enter(fault.thread) {
                 Some(pass) => shortest = shorter(shortest, self.begin(pass, fault, None)),
                 None => self.hold_back(fault),
@@ -196,12 +192,12 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
         flight.flow.set(None);
         self.asking.is_served &= !flight.is_for_reader;
         SERVED.set(0); // before the thread goes on
-        let (fault, took) = (flight.fault, flight.begun.elapsed());
+        if wakes {
+            wake(self.engine, flight.fault);
+        }
+        let took = flight.begun.elapsed();
         self.all[place..self.nr_waiting].rotate_left(1);
         self.nr_waiting -= 1;
-        if wakes {
-            self.beside.wake(fault.addr, |addr| wake(self.engine, addr));
-        }
         Some(took)
     }
 
@@ -209,7 +205,7 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
     fn go_on(&mut self) -> Option<Duration> {
         self.turns.collect();
         if !self.engine.gate().is_closed() {
-            self.held_back.drain(..).for_each(|fault| wake(self.engine, fault.addr));
+            self.held_back.drain(..).for_each(|fault| wake(self.engine, fault));
         }
         let (mut shortest, mut place) = (None, 0);
         while place < self.nr_waiting {
@@ -224,7 +220,7 @@ impl<F: Future<Output = bool>, M: Fn(Reported, Option<Asked>) -> F> Flights<'_, 
         if self.held_back.len() < self.held_back.capacity() {
             self.held_back.push(fault);
         } else {
-            wake(self.engine, fault.addr);
+            wake(self.engine, fault);
         }
     }
 
@@ -240,13 +236,11 @@ fn shorter(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
     a.into_iter().chain(b).min()
 }
 
-/// Body of a monitor thread. Returns when `stop` is signalled. The first one has a thread that wakes for it, and serves
-/// other processes too.
-pub(crate) fn run(engine: &Engine, stop: &EventFd, waking: Option<&Waking>, starting: Starting) {
+/// Body of a monitor thread. Returns when `stop` is signalled. `listens`: it serves other processes too.
+pub(crate) fn run(engine: &Engine, stop: &EventFd, listens: bool, starting: Starting) {
     let _end = EndOnPanic("monitor");
-    uffd::wake_late_here();
     let turns = Turns::new();
-    let readers = if waking.is_some() { Readers::new() } else { None };
+    let readers = if listens { Readers::new() } else { None };
     let readers = readers.as_ref();
     let others = [turns.descriptor(), readers.map(|readers| readers.listener().descriptor())];
     let waiter = match Waiter::new(engine.uffd(), stop, others) {
@@ -256,22 +250,12 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, waking: Option<&Waking>, star
     let make = |fault, asked: Option<Asked>| resolve_one(engine, fault, asked.zip(readers), Waits::ByTurns(&turns));
     let held_back = Vec::with_capacity(MOST_HELD_BACK);
     let asking = Asking { readers, may_ask: false, next: None, is_served: false };
-    let mut flights = Flights {
-        engine,
-        turns: &turns,
-        asking,
-        make,
-        all: Vec::new(),
-        nr_waiting: 0,
-        held_back,
-        beside: Beside::new(engine, waking),
-    };
+    let mut flights = Flights { engine, turns: &turns, asking, make, all: Vec::new(), nr_waiting: 0, held_back };
     drop(starting);
     let (mut watch_until, mut turn) = (Instant::now(), TURN);
     let mut listens_at = Instant::now();
     loop {
         let begun = Instant::now();
-        flights.beside.hurry(|addr| wake(engine, addr));
         // Before the new ones, which would take the frames that those wait for.
         let shortest = flights.go_on();
         let (nr_new, new_shortest) = flights.begin_some();
@@ -288,19 +272,16 @@ pub(crate) fn run(engine: &Engine, stop: &EventFd, waking: Option<&Waking>, star
         if nr_new == MOST_AT_ONCE {
             continue; // there may be more
         }
-        if begun < watch_until && !flights.beside.stays() && !engine.stopping() {
+        if begun < watch_until && !engine.stopping() {
             folioswap_sys::cpu::yield_now();
         } else {
             if flights.asking.may_ask && flights.begin_for_reader() && !engine.stopping() {
                 continue;
             }
-            let moment = match flights.wait_for_a_turn() {
-                true => Some(turn),
-                false => flights.beside.waits().then_some(beside::PATIENCE),
-            };
+            let moment = flights.wait_for_a_turn().then_some(turn);
             turn = (turn * 2).min(LONGEST_TURN);
             match waiter.wait(moment) {
-                Ok(Woken::Stopped) => return flights.beside.leave(),
+                Ok(Woken::Stopped) => return,
                 Ok(Woken::Event) => {}
                 Ok(Woken::Told) => flights.asking.may_ask = true,
                 Err(error) => fatal::die(&format!("waiting for faults: {error}")),
@@ -318,7 +299,8 @@ fn read(engine: &Engine) -> Option<Reported> {
     }
 }
 
-/// Resolves a fault, or does what another process asks for. Returns whether a thread is to be woken.
+/// Resolves a fault, or does what another process asks for. Returns whether the thread is to be woken: mapping the
+/// folio woke the threads that waited at that moment, and this fault may have come later.
 async fn resolve_one(engine: &Engine, fault: Reported, asked: Option<(Asked, &Readers)>, waits: Waits<'_>) -> bool {
     if let Some((asked, readers)) = asked {
         readers.serve(engine, asked, waits).await;
@@ -327,9 +309,8 @@ async fn resolve_one(engine: &Engine, fault: Reported, asked: Option<(Asked, &Re
     resolve_for(engine, fault.addr, fault.thread, waits).await || is_told(engine, fault, waits).await
 }
 
-/// Wakes the threads that wait for the page at an address.
-pub(crate) fn wake(engine: &Engine, addr: usize) {
-    let page = engine.table().addr(engine.table().page_at(addr));
+fn wake(engine: &Engine, fault: Reported) {
+    let page = engine.table().addr(engine.table().page_at(fault.addr));
     if let Err(error) = engine.uffd().wake(page, PAGE_SIZE) {
         fatal::die(&format!("waking a thread: {error}"));
     }
@@ -376,16 +357,8 @@ mod tests {
             }
         };
         let asking = Asking { readers: None, may_ask: false, next: None, is_served: false };
-        let mut flights = Flights {
-            engine,
-            turns: &turns,
-            asking,
-            make,
-            all: Vec::new(),
-            nr_waiting: 0,
-            held_back: Vec::new(),
-            beside: Beside::new(engine, None),
-        };
+        let mut flights =
+            Flights { engine, turns: &turns, asking, make, all: Vec::new(), nr_waiting: 0, held_back: Vec::new() };
         let begin = |flights: &mut Flights<'_, _, _>, addr| {
             let fault = Reported { addr: addr * PAGE_SIZE, thread: 1 };
             assert!(flights.begin(engine.gate().enter(1), fault, None).is_none());

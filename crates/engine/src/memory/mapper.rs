@@ -62,7 +62,7 @@ pub(crate) trait Mapper: Send + Sync {
     /// Maps a zeroed huge page at `folio`, or small ones as `populate`. The home stays without memory.
     unsafe fn map_fresh(&self, folio: usize, home: usize) -> Result<bool, MapError>;
 
-    /// Maps `len` bytes of content at `folio` and, but on a monitor thread, wakes the threads that wait for it.
+    /// Maps `len` bytes of content at `folio` and wakes the threads that wait for it.
     unsafe fn map(&self, folio: usize, home: usize, len: usize) -> Result<(), MapError>;
 
     /// Moves the content home. Once this returns, an access to `folio` faults; no write is lost.
