@@ -18,6 +18,7 @@ export! {
     }
 }
 
+/// Functions of the C library, each with the call that it makes.
 macro_rules! one_call {
     ($(fn $name:ident($($argument:ident: $kind:ty),*) by $number:ident($($word:expr),*);)*) => {$(
         export! {
