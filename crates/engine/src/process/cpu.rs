@@ -41,7 +41,7 @@ pub(crate) fn serve(ServedCpu(cpu): ServedCpu) {
 }
 
 /// The CPU that runs a thread, or ran it last. `None`: it is gone, or a filter of the program's may forbid to look.
-pub(crate) fn of(thread: u32) -> Option<usize> {
+fn of(thread: u32) -> Option<usize> {
     own_calls::unless_used(|| folioswap_sys::cpu::cpu_of(thread)).flatten()
 }
 
