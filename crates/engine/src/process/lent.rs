@@ -57,14 +57,8 @@ impl<T> Lent<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::wakeup::comes_true;
+    use crate::process::wakeup::{comes_true, sleeps};
     use std::sync::mpsc;
-
-    /// State of a thread of this process as the kernel reports it: R while it runs or is runnable, S while it sleeps.
-    fn state_of(thread: u32) -> Option<char> {
-        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
-        stat.rsplit_once(") ")?.1.chars().next()
-    }
 
     #[test]
     fn who_finds_nothing_sleeps_until_something_is_given_back() {
@@ -77,8 +71,7 @@ mod tests {
                 lent.with(|one| *one)
             });
             let thread = told.recv().unwrap();
-            // It must stay asleep: a short sleep on the way would be over by one of the next checks.
-            comes_true("it sleeps", || (0..1000).all(|_| state_of(thread) == Some('S')));
+            comes_true("it sleeps", || sleeps(thread));
             lent.give_back(first);
             assert_eq!(waiting.join().unwrap(), first);
         });

@@ -61,6 +61,13 @@ pub(crate) fn comes_true(what: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
+/// Whether a thread of this process sleeps, and for more than a short moment: that would be over by one of the looks.
+#[cfg(test)]
+pub(crate) fn sleeps(thread: u32) -> bool {
+    let stat = || std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+    (0..1000).all(|_| stat().is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))))
+}
+
 const CLOSED: u32 = 1 << 31;
 
 /// Every thread enters the gate before it changes the state of folios. A fork closes it meanwhile, so that the child's

@@ -1,11 +1,13 @@
 //! Tests of flows without an arena and without a kernel ([`super::without_kernel`]): one thread says who goes on when.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 
 use fastrand::Rng;
 use folioswap_core::{BLOCK_BYTES, BLOCK_PAGES, BlockId, FaultKind, Order, PAGE_SIZE, PIECE, State, Taken};
 use folioswap_sys::readers::{Request, What};
+use folioswap_sys::signals;
 
 use super::without_kernel::{NR_FIT, Simulated, Unwanted, block, go_on, turns};
 use crate::compact::direct::OnOwnThread;
@@ -14,6 +16,8 @@ use crate::engine::{DirectReclaim, Engine};
 use crate::fault::holds;
 use crate::fault::readers::HeldForOthers;
 use crate::process::turns::{Waits, asleep};
+use crate::process::wakeup::{comes_true, sleeps};
+use crate::reclaim::evict;
 
 fn nr_faults(simulated: &Simulated, kind: FaultKind) -> u64 {
     simulated.engine.stats().snapshot().fault(kind).count()
@@ -229,6 +233,26 @@ fn memory_larger_than_ram_is_what_was_written() {
         assert!(nr_faults(&simulated, FaultKind::SwapIn) > 0 && simulated.nr_frames_in_use() <= NR_FIT * BLOCK_PAGES);
         simulated.engine.ram().zones().verify();
     }
+}
+
+#[test]
+fn memory_that_is_to_leave_waits_for_whoever_works_on_its_block() {
+    let simulated = Simulated::new(None, SwapIn::Always, Unwanted);
+    let (engine, id) = (&simulated.engine, block(0));
+    simulated.fill(id, 3);
+    let locked = engine.lock(id);
+    let (tell, told) = mpsc::channel();
+    thread::scope(|scope| {
+        let evicting = scope.spawn(|| {
+            tell.send(signals::thread_id()).unwrap();
+            evict::evict(engine, id, &(0..BLOCK_PAGES));
+        });
+        let thread = told.recv().unwrap();
+        comes_true("it waits for the block", || evicting.is_finished() || sleeps(thread));
+        assert!(!evicting.is_finished(), "it has gone by");
+        drop(locked);
+    });
+    assert!(matches!(simulated.state(id.page(0)), State::Standby(_)));
 }
 
 #[test]
