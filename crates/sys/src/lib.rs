@@ -20,6 +20,7 @@
 //! | `memory` | address space: reserved, protected, advised, populated, freed, locked |
 //! | `call_times` | how long memory calls take |
 //! | `shared` | a value in memory that processes share |
+//! | `lz4` | decompression of a start |
 //! | `zstd` | compression without an allocator |
 //! | **the machine** | |
 //! | `cpu` | the CPUs, scheduling, and the time that this process uses of them |
@@ -84,6 +85,7 @@ pub mod futex;
 pub mod held_signals;
 pub mod hidden_numbers;
 pub mod kept;
+pub mod lz4;
 pub mod maps;
 pub mod memory;
 pub mod numa;

@@ -1,6 +1,6 @@
 //! Compression and decompression of one unit, and the buffers that this needs.
 
-use folioswap_sys::zstd;
+use folioswap_sys::{lz4 as lz4_block, zstd};
 use lz4::block::CompressionMode;
 
 use super::entry::UNIT;
@@ -56,10 +56,14 @@ impl Workspace {
         decompress(self.codec, self.zstd.as_mut(), packed, plain)
     }
 
-    /// Decompresses a unit of this length into an internal buffer, for callers that need only a part of it.
-    pub fn decompress_here(&mut self, packed: &[u8], len: usize) -> Option<&[u8]> {
-        let plain = &mut self.plain[..len];
-        decompress(self.codec, self.zstd.as_mut(), packed, plain).then_some(&*plain)
+    /// Decompresses the start of a unit of `unit_len` bytes into an internal buffer. zstd decompresses all of it.
+    pub fn decompress_start(&mut self, packed: &[u8], unit_len: usize, len: usize) -> Option<&[u8]> {
+        let plain = &mut self.plain[..unit_len];
+        let is_right = match self.codec {
+            Codec::Lz4 => lz4_block::decompress_start(packed, &mut plain[..len]) == Some(len),
+            Codec::Zstd => decompress(self.codec, self.zstd.as_mut(), packed, plain),
+        };
+        is_right.then_some(&plain[..len])
     }
 }
 
@@ -100,7 +104,11 @@ mod tests {
                 assert!(is_worth(len, packed.len()));
                 let mut back = vec![0; len];
                 assert!(workspaces.work(|workspace| workspace.decompress(&packed, &mut back)) && back == plain);
-                workspaces.work(|workspace| assert_eq!(workspace.decompress_here(&packed, len), Some(&*plain)));
+                for part in [1, 4095, len / 2 + 1, len] {
+                    workspaces.work(|workspace| {
+                        assert_eq!(workspace.decompress_start(&packed, len, part), Some(&plain[..part]));
+                    });
+                }
                 assert!(!workspaces.work(|workspace| workspace.decompress(&packed[..packed.len() - 1], &mut back)));
                 let mut state = 1u64;
                 let noise: Vec<u8> = std::iter::repeat_with(|| {

@@ -345,8 +345,8 @@ impl Store {
             true
         } else if len == entry.order.bytes() {
             workspace.decompress(packed, plain)
-        } else if let Some(whole) = workspace.decompress_here(packed, entry.order.bytes()) {
-            plain.copy_from_slice(&whole[skipped..skipped + len]);
+        } else if let Some(start) = workspace.decompress_start(packed, entry.order.bytes(), skipped + len) {
+            plain.copy_from_slice(&start[skipped..]);
             true
         } else {
             false
