@@ -8,7 +8,7 @@ use crate::swap::attached::Frees;
 /// Settings that only benchmarks and tests change.
 #[derive(Debug, Clone, Copy)]
 pub struct Tuning {
-    /// Limits the throughput of each device in bytes per second, reads and writes together.
+    /// Limits the throughput of each device in RAM in bytes per second, reads and writes together.
     pub throttle: Option<u64>,
     /// Treats devices as rotational disks or not, whatever the kernel reports.
     pub rotational: Option<bool>,

@@ -492,7 +492,6 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
     use std::io;
-    use std::os::fd::RawFd;
     use std::sync::Arc;
 
     const CPU: CpuId = CpuId::new(0);
@@ -536,10 +535,6 @@ mod tests {
 
         fn write(&self, _offset: u64, _bytes: &[u8]) -> io::Result<()> {
             unreachable!("nothing is written here")
-        }
-
-        fn fd(&self) -> Option<RawFd> {
-            None
         }
 
         fn name(&self) -> String {

@@ -105,7 +105,6 @@ mod tests {
     use crate::swap::attached::Frees;
     use folioswap_core::{CpuId, Order};
     use std::io;
-    use std::os::fd::RawFd;
     use std::sync::{Mutex, mpsc};
 
     /// A device that tells of each discard, and waits for an answer.
@@ -117,10 +116,6 @@ mod tests {
     impl Device for Asks {
         fn limit_bytes(&self) -> Option<u64> {
             Some(1 << 30)
-        }
-
-        fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
-            Ok(())
         }
 
         fn discards(&self) -> bool {
@@ -139,10 +134,6 @@ mod tests {
 
         fn write(&self, _offset: u64, _bytes: &[u8]) -> io::Result<()> {
             unreachable!("nothing is written here")
-        }
-
-        fn fd(&self) -> Option<RawFd> {
-            None
         }
 
         fn name(&self) -> String {

@@ -3,7 +3,6 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -36,10 +35,6 @@ impl Device for Watched {
         Some(self.bytes.lock().unwrap().len() as u64)
     }
 
-    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
-        Ok(())
-    }
-
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         bytes.copy_from_slice(&self.bytes.lock().unwrap()[offset as usize..][..bytes.len()]);
         Ok(())
@@ -49,10 +44,6 @@ impl Device for Watched {
         (self.during)();
         self.bytes.lock().unwrap()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         Ok(())
-    }
-
-    fn fd(&self) -> Option<RawFd> {
-        None
     }
 
     fn name(&self) -> String {
