@@ -294,7 +294,7 @@ impl ArenaBuilder {
         let stats = self.stats.map_or_else(|| StatsHome::Own(shared_stats::of_its_own()), StatsHome::Shared);
         let stats = Arc::new(stats);
         let backing = Backing::new(frames, mapper, Arc::clone(&stats));
-        let ram = Ram::new(zoning, backing, Arc::clone(&stats), self.memory, self.tuning.zeroed_stock)?;
+        let ram = Ram::new(zoning, backing, Arc::clone(&stats), self.memory)?;
         let swap = self.swap_space(devices, &ram, &stats);
         let compactor = Compactor::new(
             ram.zones().all(),

@@ -43,13 +43,7 @@ pub(crate) struct Ram {
 
 impl Ram {
     /// RAM of `budget_bytes`.
-    pub fn new(
-        zoning: Zoning,
-        backing: Backing,
-        stats: Arc<StatsHome>,
-        budget_bytes: u64,
-        keeps_stock: bool,
-    ) -> Result<Self, Error> {
+    pub fn new(zoning: Zoning, backing: Backing, stats: Arc<StatsHome>, budget_bytes: u64) -> Result<Self, Error> {
         let nr_cpus = folioswap_sys::cpu::nr_cpus();
         let zone_nodes = zoning.nodes.clone();
         let zones = zoning.zones(backing.frames().nr_pageblocks(), nr_cpus);
@@ -57,7 +51,7 @@ impl Ram {
         zones.set_limit(budget_bytes as usize / PAGE_SIZE);
         let demand = Demand::default();
         Ok(Ram {
-            stock: ZeroedStock::new(keeps_stock, zones.all().len(), Arc::clone(demand.background())),
+            stock: ZeroedStock::new(zones.all().len(), Arc::clone(demand.background())),
             zones,
             zone_nodes,
             backing,

@@ -543,14 +543,12 @@ mod tests {
     }
 
     fn sparse() -> (Attached, Arc<Disk>) {
+        freeing(Frees::Collected)
+    }
+
+    fn freeing(frees: Frees) -> (Attached, Arc<Disk>) {
         let disk = Arc::<Disk>::default();
-        let layout = Layout {
-            most_slots: 1 << 27,
-            device_shift: DEVICE_SHIFT,
-            nr_cpus: 2,
-            rotational: None,
-            frees: Frees::Collected,
-        };
+        let layout = Layout { most_slots: 1 << 27, device_shift: DEVICE_SHIFT, nr_cpus: 2, rotational: None, frees };
         (Attached::new(Box::new(Sparse(Arc::clone(&disk))), "sparse".into(), layout, None), disk)
     }
 
@@ -639,15 +637,7 @@ mod tests {
 
     #[test]
     fn freed_synchronously_space_goes_back_in_the_free() {
-        let disk = Arc::<Disk>::default();
-        let layout = Layout {
-            most_slots: 1 << 27,
-            device_shift: DEVICE_SHIFT,
-            nr_cpus: 2,
-            rotational: None,
-            frees: Frees::Synchronous,
-        };
-        let attached = Attached::new(Box::new(Sparse(Arc::clone(&disk))), "sparse".into(), layout, None);
+        let (attached, disk) = freeing(Frees::Synchronous);
         let slots: Vec<_> = (0..300).filter_map(|_| attached.allocate(CPU, Order::HUGE)).collect();
         let reserved = attached.reserved_bytes();
         let filled = slots.iter().filter(|&&slot| attached.free(CPU, slot, Order::HUGE) == Freed::Filled).count();
@@ -658,8 +648,7 @@ mod tests {
 
     #[test]
     fn what_costs_little_to_free_is_not_collected() {
-        let (mut attached, _disk) = sparse();
-        attached.frees = Frees::Cheapest;
+        let (mut attached, _disk) = freeing(Frees::Cheapest);
         let slots: Vec<_> = (0..3).filter_map(|_| attached.allocate(CPU, Order::PAGE)).collect();
         let freed = slots.iter().map(|&slot| attached.free(CPU, slot, Order::PAGE));
         assert_eq!(freed.collect::<Vec<_>>(), [Freed::Immediate; 3]);

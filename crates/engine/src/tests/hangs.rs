@@ -55,11 +55,7 @@ impl Device for Watched {
 fn arena(patience: Duration, during: impl Fn() + Send + Sync + 'static) -> Arena {
     let device: Box<dyn Device> = Box::new(Watched { bytes: Mutex::new(vec![0; 64 * MIB]), during: Box::new(during) });
     let builder = Arena::builder().memory(16 << 20).folio(Order::HUGE).faults(FaultMode::Direct);
-    builder
-        .tuning(Tuning { zeroed_stock: false, compaction: None, ..Tuning::default() })
-        .patience(patience)
-        .build_on(vec![device])
-        .unwrap()
+    builder.tuning(Tuning { compaction: None, ..Tuning::default() }).patience(patience).build_on(vec![device]).unwrap()
 }
 
 /// Time limit for a thread that might wait for itself.

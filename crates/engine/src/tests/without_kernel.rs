@@ -247,7 +247,7 @@ impl Simulated {
         let stats = Arc::new(StatsHome::Own(of_its_own()));
         let mapper = Box::new(FakeMapper { addresses: Arc::clone(&addresses), homes: frames.range() });
         let backing = Backing::new(frames, mapper, Arc::clone(&stats));
-        let ram = Ram::new(zoning, backing, Arc::clone(&stats), (NR_FIT * HUGE) as u64, false).unwrap();
+        let ram = Ram::new(zoning, backing, Arc::clone(&stats), (NR_FIT * HUGE) as u64).unwrap();
         let layout = Layout {
             most_slots: 1 << 20,
             device_shift: DEVICE_SHIFT,
