@@ -123,7 +123,6 @@ impl Descriptor {
     }
 
     /// For [`settle_in_child`](crate::hidden_numbers::settle_in_child).
-    #[must_use]
     pub fn kept_number(&self) -> KeptNumber {
         KeptNumber(self.here())
     }
@@ -167,7 +166,6 @@ impl Descriptor {
 
     /// Its number in the calling thread's table. In the program's table it may be another file by now: see
     /// [`Descriptor::with`].
-    #[must_use]
     pub fn number(&self) -> RawFd {
         match &self.own {
             None => self.here(),
@@ -204,7 +202,6 @@ impl Descriptor {
     }
 
     /// Identifies its file: device and inode.
-    #[must_use]
     pub fn file_id(&self) -> (u64, u64) {
         (self.file[0].load(Ordering::Relaxed), self.file[1].load(Ordering::Relaxed))
     }

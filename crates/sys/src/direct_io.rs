@@ -45,7 +45,6 @@ pub enum OpenError {
 
 impl OpenError {
     /// The kernel's error number. A file system without direct I/O has its EINVAL, a file that is no device ENOTBLK.
-    #[must_use]
     pub fn number(&self) -> Option<i32> {
         match self {
             OpenError::NoDirectIo | OpenError::Coarse(_) => Some(libc::EINVAL),

@@ -47,7 +47,6 @@ impl Answers {
 
 /// Whether a block device, or the one that holds a file, is a rotational disk. `false` if this is unknown: file systems
 /// without a device of their own, virtual disks.
-#[must_use]
 pub fn is_rotational(fd: RawFd) -> bool {
     static ANSWERS: Answers = Answers::new();
     ANSWERS.of(fd, |entry| turns(entry, DEPTH).into()) != 0
@@ -55,7 +54,6 @@ pub fn is_rotational(fd: RawFd) -> bool {
 
 /// The largest request that a block device, or the one that holds a file, took when it was first asked about, in bytes.
 /// The kernel splits larger ones. `None` if this is unknown.
-#[must_use]
 pub fn most_bytes_at_once(fd: RawFd) -> Option<usize> {
     static ANSWERS: Answers = Answers::new();
     let kib = ANSWERS.of(fd, |entry| {

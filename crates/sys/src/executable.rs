@@ -38,7 +38,6 @@ const GNU_LOADER: &[u8] = b"ld-linux";
 
 /// What is in the way for a program at a path. Of a script the interpreter decides. `None`: nothing, or the file cannot
 /// be read.
-#[must_use]
 pub fn obstacle(path: &CStr) -> Option<Obstacle> {
     // SAFETY: a C string.
     unsafe { obstacle_at(libc::AT_FDCWD, path.as_ptr()) }
@@ -48,7 +47,6 @@ pub fn obstacle(path: &CStr) -> Option<Obstacle> {
 ///
 /// # Safety
 /// If the memory may be read, it holds a C string.
-#[must_use]
 pub unsafe fn obstacle_at(folder: RawFd, path: *const c_char) -> Option<Obstacle> {
     let mut line = [0; 256];
     let mut file = open(folder, path).ok()?;
@@ -131,7 +129,6 @@ fn is_gnu_loader(file: &OwnedFd, offset: u64, len: u64) -> bool {
 }
 
 /// The names of the libraries that a 64-bit program needs. `None`: it is no such program, or cannot be read. Allocates.
-#[must_use]
 pub fn needed(path: &CStr) -> Option<Vec<String>> {
     let file = open(libc::AT_FDCWD, path.as_ptr()).ok()?;
     let mut head = [0; ELF_HEAD_BYTES];

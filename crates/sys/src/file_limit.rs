@@ -19,7 +19,6 @@ fn limits(new: Option<&libc::rlimit64>) -> io::Result<libc::rlimit64> {
 }
 
 /// Whether a write that ends there would exceed the limit. A system call, about 100 ns.
-#[must_use]
 pub fn is_beyond(end: u64) -> bool {
     limits(None).is_ok_and(|limits| limits.rlim_cur != libc::RLIM64_INFINITY && end > limits.rlim_cur)
 }

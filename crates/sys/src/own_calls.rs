@@ -74,7 +74,6 @@ pub fn prepare(addr: usize) -> io::Result<()> {
 }
 
 /// Whether there is such a page.
-#[must_use]
 pub fn is_prepared() -> bool {
     PAGE.load(Ordering::Relaxed) != 0
 }
@@ -112,7 +111,6 @@ pub fn begin_child() {
 }
 
 /// Whether calls are to be made by [`call`].
-#[must_use]
 pub fn is_used() -> bool {
     USED.load(Ordering::SeqCst)
 }
@@ -255,7 +253,6 @@ const MOST_STEPS: usize = 4096;
 
 /// The program's filter with the exemption in front. With `returns`, every return from a signal handler is allowed,
 /// too: a fault that is a signal ends by one. `None`: there is no page, or the filter would be too long.
-#[must_use]
 pub fn exempting(filter: &[sock_filter], returns: bool) -> Option<Vec<sock_filter>> {
     let page = PAGE.load(Ordering::Relaxed);
     if page == 0 {
@@ -297,7 +294,6 @@ pub fn exempting(filter: &[sock_filter], returns: bool) -> Option<Vec<sock_filte
 }
 
 /// What the kernel's strict mode permits, as a filter: other calls end the thread.
-#[must_use]
 pub fn strict() -> Vec<sock_filter> {
     let [allow, end] = [libc::SECCOMP_RET_ALLOW, libc::SECCOMP_RET_KILL_THREAD].map(|how| step(RETURN, 0, 0, how));
     let mut steps =
@@ -320,7 +316,6 @@ pub fn end_the_process(filter: &mut [sock_filter]) {
 }
 
 /// Whether this thread has a seccomp filter. `false` also if that cannot be read.
-#[must_use]
 pub fn is_filtered() -> bool {
     let status = said::read("/proc/self/status").unwrap_or_default();
     status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() != "0"))

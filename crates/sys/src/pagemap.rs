@@ -152,7 +152,6 @@ impl Pagemap {
     }
 
     /// Whether all pages of a range are present, or in the kernel's swap.
-    #[must_use]
     pub fn are_present(&self, addr: usize, len: usize) -> bool {
         const CHUNK: usize = 512;
         (addr..addr + len).step_by(CHUNK * PAGE_SIZE).all(|chunk| {

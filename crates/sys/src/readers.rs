@@ -38,7 +38,6 @@ impl What {
 }
 
 /// Whether a process with this number exists. Also `true` if the program has a filter, which may refuse the question.
-#[must_use]
 pub fn exists(process: u32) -> bool {
     if own_calls::is_used() {
         return true;
@@ -115,7 +114,6 @@ impl Listener {
     }
 
     /// Becomes readable when there is a request.
-    #[must_use]
     pub fn descriptor(&self) -> RawFd {
         self.0.as_raw_fd()
     }

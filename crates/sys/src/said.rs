@@ -15,7 +15,6 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<String> {
 }
 
 /// The release of the kernel, as in 6.17.0-1-amd64.
-#[must_use]
 pub fn kernel_release() -> String {
     let mut names = MaybeUninit::<libc::utsname>::zeroed();
     // SAFETY: the kernel fills in a local of this frame, for which zeros are valid.

@@ -119,7 +119,6 @@ unsafe impl dlmalloc::Allocator for Chunks {
 
 impl ArenaHeap {
     /// A heap in this arena. Takes no memory yet.
-    #[must_use]
     pub fn new(arena: &Arena) -> Self {
         let space = arena.raw();
         let chunks = Chunks { space: space.clone(), ranges: std::cell::RefCell::default() };
@@ -139,7 +138,6 @@ impl ArenaHeap {
     }
 
     /// The arena that it is in.
-    #[must_use]
     pub fn arena(&self) -> &Arena {
         &self.inner.arena
     }
@@ -196,20 +194,17 @@ impl ArenaHeap {
     }
 
     /// Bytes of all large blocks, and of the chunks of small ones.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         let large: usize = self.inner.large().values().sum();
         large + self.inner.small().allocator().ranges.borrow().iter().map(|chunk| chunk.len()).sum::<usize>()
     }
 
     /// Whether an address lies in a small block's chunk, or is the start of a large block, of this heap.
-    #[must_use]
     pub fn owns(&self, block: *const u8) -> bool {
         self.inner.owns(block as usize)
     }
 
     /// Whether a range of addresses lies in one large block, or in chunks of small ones, of this heap.
-    #[must_use]
     pub fn contains(&self, range: &std::ops::Range<usize>) -> bool {
         let large = self.inner.large().range(..=range.start).next_back().map(|(&addr, &len)| addr..addr + len);
         large.is_some_and(|block| range.end <= block.end && range.start < block.end)
@@ -227,7 +222,6 @@ impl ArenaHeap {
     ///
     /// # Safety
     /// The block is this heap's.
-    #[must_use]
     pub unsafe fn usable(&self, block: NonNull<u8>) -> usize {
         // SAFETY: the caller's promise.
         unsafe { self.inner.usable(block) }

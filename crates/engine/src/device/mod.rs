@@ -200,7 +200,6 @@ pub(crate) trait Device: Send + Sync {
 }
 
 /// Directory of the default swap file.
-#[must_use]
 pub fn default_directory() -> PathBuf {
     let named = std::env::var_os(DIRECTORY_VARIABLE)
         .filter(|named| !named.is_empty())

@@ -60,13 +60,11 @@ unsafe impl Zeroable for SharedCounters {}
 
 impl SharedCounters {
     /// The counters.
-    #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
     /// The name and the figures of each device of the processes that count here, summed over all processes.
-    #[must_use]
     pub fn devices(&self) -> Vec<(String, DeviceIo)> {
         self.devices.iter().filter_map(|record| Some((record.name()?, record.snapshot()))).collect()
     }
@@ -82,7 +80,6 @@ impl SharedCounters {
     }
 
     /// How many of these there were.
-    #[must_use]
     pub fn defects(&self) -> u64 {
         self.defects.load(Ordering::Relaxed)
     }
@@ -106,13 +103,11 @@ impl SharedCounters {
     }
 
     /// How many arenas of this mode were built.
-    #[must_use]
     pub fn nr_in_mode(&self, mode: FaultMode) -> u64 {
         self.modes[usize::from(mode == FaultMode::Monitor)].load(Ordering::Relaxed)
     }
 
     /// The processes that have ended.
-    #[must_use]
     pub fn ended(&self) -> Vec<ProcessMemory> {
         self.processes.iter().map_while(ProcessRecord::get).collect()
     }
@@ -170,7 +165,6 @@ impl SharedStats {
     }
 
     /// The counters.
-    #[must_use]
     pub fn get(&self) -> &SharedCounters {
         &self.0
     }
