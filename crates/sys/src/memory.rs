@@ -87,9 +87,6 @@ impl Reservation {
 
     /// As [`Reservation::new`], among the program's mappings: for memory that it gets.
     ///
-    /// # Errors
-    /// As there.
-    ///
     /// # Panics
     /// As there.
     pub fn for_program(len: usize, align: usize) -> io::Result<Self> {
@@ -98,9 +95,6 @@ impl Reservation {
 
     /// As [`Reservation::new`], and left out of core dumps: nobody finds anything in what the engine keeps. Said of the
     /// whole, it splits no mapping.
-    ///
-    /// # Errors
-    /// As there.
     ///
     /// # Panics
     /// As there.
@@ -238,9 +232,6 @@ pub fn has_huge_pages() -> bool {
 }
 
 /// Keeps huge pages out of a range. A kernel without huge pages is not an error.
-///
-/// # Errors
-/// Kernel errors.
 pub fn advise_nohugepage(addr: usize, len: usize) -> io::Result<()> {
     // SAFETY: as [`advise_hugepage`].
     match unsafe { advise(addr, len, libc::MADV_NOHUGEPAGE) } {

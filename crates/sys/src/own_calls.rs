@@ -39,9 +39,6 @@ const FIRST: usize = 0x7d00_0000_0000;
 const NR_PLACES: usize = (1 << 40) / PAGE_SIZE;
 
 /// An address for the page, drawn at random.
-///
-/// # Errors
-/// The kernel's.
 pub fn draw_address() -> io::Result<usize> {
     let mut drawn = [0; size_of::<usize>()];
     random::fill(&mut drawn)?;

@@ -119,17 +119,11 @@ impl Listener {
     }
 
     /// The next request of a process that may ask. Does not wait.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn receive(&self) -> io::Result<Option<Asked>> {
         receive(&self.0)
     }
 
     /// Waits for a request. `None`: `stop` is signalled.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn wait(&self, stop: &EventFd) -> io::Result<Option<Asked>> {
         loop {
             let wanted = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

@@ -524,9 +524,6 @@ impl Arena {
 
     /// Asks the kernel how much is in RAM, and notes the huge pages in the statistics. Walks the page tables: about 1
     /// ms for a GiB. A folio that moves meanwhile is counted twice or not at all.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn measure(&self) -> Result<Residency, Error> {
         let scan = self.running.engine.measure().map_err(Error::system("reading the page map"))?;
         Ok(Residency { resident_bytes: scan.present_bytes, huge_bytes: scan.huge_bytes, budget_bytes: self.memory() })

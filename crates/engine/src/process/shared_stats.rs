@@ -146,18 +146,12 @@ pub struct SharedStats(SharedMemory<SharedCounters>);
 
 impl SharedStats {
     /// Zeroed counters.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn new() -> io::Result<Self> {
         SharedMemory::create("folioswap-stats").map(SharedStats)
     }
 
     /// Lets others open it while this process lives, once they are [answered](Offer::answer). Without sockets there is
     /// no offer, and those of the same user and root find it.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn offer(&self) -> io::Result<(StatsPlace, Option<Offer>)> {
         let key = Key::draw()?;
         let offer = Offer::new(key, self.0.as_fd().try_clone_to_owned()?).ok();

@@ -137,9 +137,6 @@ impl Turns {
     /// Reads from a file into pieces of memory, and returns how many bytes that were. May change the slices that
     /// describe them.
     ///
-    /// # Errors
-    /// The device's.
-    ///
     /// # Panics
     /// If no reads can be in flight ([`Turns::has_ring`]).
     pub async fn read(&self, fd: RawFd, offset: u64, pieces: &mut [IoSliceMut<'_>], start: Start) -> io::Result<usize> {
