@@ -26,7 +26,6 @@ const LEAST_BYTES: u64 = 1 << 20;
 /// Fixed sizes to compare with.
 const FIXED_BYTES: [usize; 3] = [2 << 20, 64 << 10, 4 << 10];
 
-/// The workloads.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, ValueEnum)]
 pub enum Workload {
     /// Sequential, from start to end
@@ -98,7 +97,6 @@ struct Run {
     bad_words: u64,
 }
 
-/// The benchmark.
 pub fn auto(args: &AutoArgs) -> Result<u8, Failure> {
     let bytes = args.common.check(LEAST_BYTES)?;
     let mut sizes: Vec<FolioSize> =

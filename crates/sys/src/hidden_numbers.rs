@@ -50,7 +50,6 @@ pub fn next_hidden(from: RawFd) -> Option<RawFd> {
     listed().map(number).filter(|&number| number >= from.max(0)).min()
 }
 
-/// The hidden numbers.
 pub(crate) fn all() -> impl Iterator<Item = RawFd> {
     listed().map(|entry| entry.load(Ordering::Acquire)).filter(|&number| number > NONE)
 }

@@ -133,7 +133,6 @@ pub unsafe fn call(number: c_long, &[a, b, c, d, e, f]: &[usize; 6]) -> isize {
     result
 }
 
-/// A call that is exempt.
 struct Exempt {
     number: c_long,
     /// If so, only where this argument, masked, has this value.

@@ -133,7 +133,6 @@ pub struct RandomArgs {
     pub json: Option<PathBuf>,
 }
 
-/// The figures of a run.
 #[derive(Clone, PartialEq, Debug, Default)]
 struct Figures {
     ops: f64,
@@ -178,7 +177,6 @@ impl Figures {
     }
 }
 
-/// The benchmark.
 pub fn random(args: &RandomArgs) -> Result<u8, Failure> {
     check_budget(args.paging.memory)?;
     let bytes = args.shape.bytes()?;

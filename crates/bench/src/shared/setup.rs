@@ -62,11 +62,9 @@ pub fn whole_words(size: u64, least_bytes: u64) -> Result<usize, Failure> {
 /// How to build an arena. It can be built several times.
 #[derive(Clone, Debug)]
 pub struct ArenaPlan<'a> {
-    /// The budget.
     pub memory_bytes: u64,
     /// Devices and modes.
     pub options: &'a PagingOptions,
-    /// Folio size.
     pub folio: FolioSize,
     /// Whether folios are swapped in whole.
     pub swap_in: SwapIn,
@@ -85,7 +83,6 @@ impl<'a> ArenaPlan<'a> {
         ArenaPlan { swap_in: folios.swap_in, ..ArenaPlan::new(paging.memory, &paging.options, folios.folio) }
     }
 
-    /// Builds an arena.
     pub fn build(&self) -> Result<Arena, Failure> {
         let builder = self.options.builder()?.memory(self.memory_bytes).folio(self.folio);
         Ok(builder.swap_in(self.swap_in).tuning(self.tuning).build()?)

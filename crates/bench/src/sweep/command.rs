@@ -29,7 +29,6 @@ use std::time::Duration;
 /// Raw rounds before the managed sweep, and again after it.
 const RAW_ROUNDS: usize = 2;
 
-/// The benchmark.
 pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     check_budget(args.paging.memory)?;
     let bytes = args.shape.bytes()?;

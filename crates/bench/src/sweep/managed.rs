@@ -12,9 +12,7 @@ use std::time::Duration;
 /// Sampling period of residency.
 const SAMPLE_PERIOD: Duration = Duration::from_millis(50);
 
-/// The result of a sweep.
 pub struct Managed {
-    /// Its rounds.
     pub rows: Vec<Row>,
     /// Share of the resident memory that was in huge pages at the end.
     pub huge_share: Option<f64>,
@@ -88,7 +86,6 @@ pub fn show(progress: &Progress, system: &str, row: &Row) {
     progress.line(&format!("{system:<10} {:<8} {:>10.3} {:>10.3}", row.kind.name(), row.seconds, row.gbps()));
 }
 
-/// Rows for the report.
 pub fn to_json<'a>(system: &'a str, rows: &'a [Row]) -> impl Iterator<Item = Value> + 'a {
     rows.iter().enumerate().map(move |(index, row)| {
         json!({

@@ -154,7 +154,6 @@ impl Groups {
 pub struct Pool {
     classes: Box<[Mutex<Groups>]>,
     limit_pages: u64,
-    /// Pages that it has.
     nr_pages: AtomicU64,
     /// Pages of groups without objects, included above.
     nr_empty_pages: AtomicU64,

@@ -14,7 +14,6 @@ const BUDGET_SHARE: usize = 32;
 /// First touches for each block in stock, so that a program with only a few gets none.
 const TOUCHES_EACH: usize = 4;
 
-/// The stock of an arena.
 pub(crate) struct ZeroedStock {
     blocks: Mutex<Vec<FrameId>>,
     /// Number of blocks. Changed under the lock, read without it.
@@ -47,7 +46,6 @@ impl ZeroedStock {
         most.min(self.nr_touches.load(Ordering::Relaxed) / TOUCHES_EACH)
     }
 
-    /// Has it filled.
     pub fn want(&self) {
         self.is_wanted.store(true, Ordering::SeqCst);
         self.background.signal();

@@ -97,7 +97,6 @@ impl SharedCounters {
         self.unpaged.iter().map(|place| place.load(Ordering::Relaxed) as u32).take_while(|&process| process != 0)
     }
 
-    /// Counts an arena of this mode.
     pub(crate) fn count_mode(&self, mode: FaultMode) {
         self.modes[usize::from(mode == FaultMode::Monitor)].fetch_add(1, Ordering::Relaxed);
     }

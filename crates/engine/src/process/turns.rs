@@ -28,7 +28,6 @@ pub(crate) fn asleep<R>(flow: impl Future<Output = R>) -> R {
     }
 }
 
-/// How a flow waits.
 #[derive(Clone, Copy)]
 pub(crate) enum Waits<'t> {
     /// Its thread sleeps.
@@ -126,7 +125,6 @@ impl Turns {
         self.reads.borrow_mut().collect(0);
     }
 
-    /// Whether a flow may have what it needs.
     pub fn may_go_on(&self, need: Need) -> bool {
         match need {
             Need::Turn => true,

@@ -205,7 +205,6 @@ impl Attached {
         freed
     }
 
-    /// Frees slots at once.
     pub(super) fn free_now(&self, slot: SlotId, order: Order) {
         if self.is_foreign() || !self.held.keeps(slot, order) {
             self.clusters.free(slot, order);
@@ -351,7 +350,6 @@ impl Attached {
         self.clusters.nr_used().saturating_sub(self.nr_bad.load(Ordering::Relaxed))
     }
 
-    /// The same in bytes.
     pub fn used_bytes(&self) -> u64 {
         (self.nr_used() * Order::PAGE.bytes()) as u64
     }
@@ -423,7 +421,6 @@ impl Attached {
         renewed > 0
     }
 
-    /// Whether a discard is worthwhile.
     pub(super) fn discards_due(&self) -> bool {
         self.nr_spare() >= WORTH_DISCARDING
     }

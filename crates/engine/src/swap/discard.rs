@@ -23,7 +23,6 @@ const BATCH: usize = 4;
 /// State of the thread's discards.
 #[derive(Default)]
 pub(crate) enum Discards {
-    /// Nothing is to be discarded.
     #[default]
     None,
     /// Most of the space has been free since this moment.
@@ -32,7 +31,6 @@ pub(crate) enum Discards {
     Giving,
 }
 
-/// What the thread does next.
 pub(crate) enum Next {
     /// Sleep until it is woken.
     Sleep,

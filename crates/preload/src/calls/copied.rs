@@ -88,7 +88,6 @@ pub const fn position(name: &str, names: &[&str]) -> usize {
 pub trait Word: Copy {
     /// Whether it is an int, of either sign.
     const IS_INT: bool = false;
-    /// As a length.
     fn length(self) -> usize {
         0
     }
@@ -521,7 +520,6 @@ macro_rules! calls {
 }
 pub(crate) use calls;
 
-/// The functions of one row.
 macro_rules! functions {
     ([$($name:ident),+] $arguments:tt -> $result:ty) => {
         $($crate::calls::copied::function! { $name $arguments -> $result })+
@@ -529,7 +527,6 @@ macro_rules! functions {
 }
 pub(crate) use functions;
 
-/// One of them.
 macro_rules! function {
     ($name:ident ($($arg:ident: $type:ty $(= $what:ident $(($len:expr))?)?),* $(,)?) -> $result:ty) => {
         $crate::ground::export::export! {
@@ -572,7 +569,6 @@ macro_rules! row {
 }
 pub(crate) use row;
 
-/// One argument of a row.
 macro_rules! argument {
     ($names:ident, $ints:ident, $type:ty) => {
         $crate::calls::copied::Argument::Plain

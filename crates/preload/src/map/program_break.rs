@@ -20,7 +20,6 @@ use crate::memory::{known, open_pages};
 // this library's.
 real!(BRK = c"brk": fn(*mut c_void) -> c_int);
 
-/// The end now.
 fn now() -> usize {
     // SAFETY: an impossible address changes nothing.
     unsafe { own!(libc::SYS_brk, 0usize) as usize }

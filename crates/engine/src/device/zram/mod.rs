@@ -200,7 +200,6 @@ impl Store {
         any
     }
 
-    /// The slots were freed.
     fn freed(&self, slot: SlotId, order: Order) {
         let locked = self.lock(slot.index());
         let any = self.forget(slot.index(), order.nr_pages());
