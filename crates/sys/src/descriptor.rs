@@ -6,12 +6,11 @@
 //! number, and the keeper thread makes the call: slower, but still correct.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::hidden_numbers::{KeptNumber, close, close_hidden, close_retired, hide_number, retire, unlist};
-use crate::{check, own_table};
+use crate::{fstat, own_table};
 
 /// A file, userfaultfd or eventfd of the engine's.
 #[derive(Debug)]
@@ -248,11 +247,5 @@ impl Drop for Descriptor {
 }
 
 fn file_id(fd: RawFd) -> io::Result<FileId> {
-    let mut about = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the kernel fills in the structure before it is read.
-    unsafe {
-        check(libc::syscall(libc::SYS_fstat, fd, about.as_mut_ptr()))?;
-        let about = about.assume_init();
-        Ok((about.st_dev, about.st_ino))
-    }
+    fstat(fd).map(|about| (about.st_dev, about.st_ino))
 }
