@@ -22,16 +22,6 @@ pub enum Data {
     Records,
 }
 
-impl Data {
-    /// The name on command lines.
-    pub fn name(self) -> &'static str {
-        match self {
-            Data::Plain => "plain",
-            Data::Records => "records",
-        }
-    }
-}
-
 pub const ROW_WORDS: usize = 16;
 
 type Row = [u64; ROW_WORDS];

@@ -1,7 +1,7 @@
 //! Builds arenas from the command line and the needs of a benchmark.
 
 use crate::peer::Backing;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use folioswap::{Arena, DeviceSpec, FolioSize, SwapDevice, SwapIn, Tuning};
 use folioswap_command::args::{Folios, Paging, PagingOptions, check_budget, memory, report_file, size};
 use folioswap_command::exit::Failure;
@@ -41,6 +41,11 @@ impl CommonArgs {
         self.options.check_swap()?;
         Ok(bytes)
     }
+}
+
+/// How a value is called on command lines.
+pub fn name_of(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Parses a time in seconds, such as 2 or 0.5.

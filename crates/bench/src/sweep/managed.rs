@@ -1,6 +1,6 @@
 //! One sweep over a managed region, in an arena of its own.
 
-use crate::shared::progress::{Progress, Runs, tell};
+use crate::shared::progress::{Progress, tell};
 use crate::shared::setup::ArenaPlan;
 use crate::shared::stored::Stored;
 use crate::sweep::{self, Plan, Row};
@@ -29,22 +29,13 @@ impl Managed {
     }
 }
 
-/// Sweeps `bytes` of a new arena. `system` is its name in the table. It may be one of several `runs`.
-pub fn managed(
-    arena: &ArenaPlan,
-    plan: &Plan,
-    bytes: usize,
-    system: &str,
-    runs: Option<&Runs>,
-) -> Result<Managed, Failure> {
+/// Sweeps `bytes` of a new arena. `system` is its name in the table.
+pub fn managed(arena: &ArenaPlan, plan: &Plan, bytes: usize, system: &str) -> Result<Managed, Failure> {
     let arena = arena.build()?;
     let mut region = arena.map(bytes)?;
     let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
     let progress = Progress::new(bytes as u64, true);
     progress.say(format!("{system}, {} {}", arena.fault_mode(), arena.mapping()));
-    if let Some(runs) = runs {
-        progress.left(runs);
-    }
     let (mut over_budget_bytes, mut stored) = (0, None);
     let mut sample = || {
         Stored::keep_most(&mut stored, Stored::of_arena(&arena));
