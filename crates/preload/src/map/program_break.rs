@@ -90,9 +90,7 @@ export! {
         // SAFETY: the caller's call.
         state::as_the_kernel(|| change(end as usize, || unsafe { BRK.get()(end) }))
     }
-}
 
-export! {
     fn sbrk(more: isize) -> *mut c_void {
         state::as_the_kernel(|| {
             let old = now();
