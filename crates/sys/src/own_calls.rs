@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use libc::{c_long, sock_filter};
 
-use crate::memory::PAGE_SIZE;
+use crate::memory::{self, PAGE_SIZE};
 use crate::seccomp::{JUMP_IF_EQUAL, LOAD, MACHINE, MACHINE_AT, NUMBER_AT, RETURN, step};
 use crate::{check, futex, random, said};
 
@@ -50,21 +50,14 @@ pub fn draw_address() -> io::Result<usize> {
 /// # Errors
 /// EEXIST: the place is taken. EACCES: the system permits no such page.
 pub fn prepare(addr: usize) -> io::Result<()> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping, which replaces none.
-    let at = check(unsafe { libc::syscall(libc::SYS_mmap, addr, PAGE_SIZE, access, flags, -1isize, 0usize) })?;
-    if at != addr {
-        // SAFETY: this call's own mapping, where a kernel before Linux 4.17 has put it.
-        unsafe { libc::syscall(libc::SYS_munmap, at, PAGE_SIZE) };
-        return Err(io::Error::from_raw_os_error(libc::EEXIST));
-    }
+    memory::reserve_at(addr, PAGE_SIZE)?;
     // SAFETY: this call's own mapping of one page, which nobody else knows, and which is executable once it is written.
     unsafe {
-        let page = at as *mut u8;
+        memory::protect(addr, PAGE_SIZE, libc::PROT_READ | libc::PROT_WRITE)?;
+        let page = addr as *mut u8;
         page.write_bytes(FILL, PAGE_SIZE);
         page.copy_from_nonoverlapping(CODE.as_ptr(), CODE.len());
-        check(libc::syscall(libc::SYS_mprotect, at, PAGE_SIZE, libc::PROT_READ | libc::PROT_EXEC))?;
+        memory::protect(addr, PAGE_SIZE, libc::PROT_READ | libc::PROT_EXEC)?;
     }
     PAGE.store(addr, Ordering::SeqCst);
     Ok(())
