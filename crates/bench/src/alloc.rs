@@ -150,7 +150,6 @@ struct Worked {
     out: Vec<SlotId>,
 }
 
-/// The work of one thread.
 fn work(space: &impl Allocate, cpu: usize, order: Order, nr_pairs: usize, start: &Start) -> Worked {
     stay_on_cpu(cpu);
     let cpu = CpuId::from_index(cpu);
@@ -232,7 +231,6 @@ impl Timed {
     }
 }
 
-/// The benchmark.
 pub fn alloc(args: &AllocArgs) -> Result<u8, Failure> {
     let all: Vec<u8> = (0..=MAX_ORDER).collect();
     let (orders, threads) = (sorted(if args.orders.is_empty() { &all } else { &args.orders }), sorted(&args.threads));

@@ -12,7 +12,7 @@ use crate::shared::pages::{Access, PAGE_WORDS, PageSet};
 use crate::shared::progress::{Progress, Runs, tell};
 use crate::shared::records::Data;
 use crate::shared::report::Report;
-use crate::shared::setup::{ArenaPlan, CommonArgs, seconds};
+use crate::shared::setup::{ArenaPlan, CommonArgs, name_of, seconds};
 use crate::sweep;
 use clap::{Args, ValueEnum};
 use folioswap::{FolioSize, Order};
@@ -26,7 +26,6 @@ const LEAST_BYTES: u64 = 1 << 20;
 /// Fixed sizes to compare with.
 const FIXED_BYTES: [usize; 3] = [2 << 20, 64 << 10, 4 << 10];
 
-/// The workloads.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, ValueEnum)]
 pub enum Workload {
     /// Sequential, from start to end
@@ -42,16 +41,6 @@ pub enum Workload {
 }
 
 impl Workload {
-    fn name(self) -> &'static str {
-        match self {
-            Workload::Sweep => "sweep",
-            Workload::Uniform => "uniform",
-            Workload::Zipf => "zipf",
-            Workload::Hotcold => "hotcold",
-            Workload::Mix => "mix",
-        }
-    }
-
     fn distribution(self) -> Distribution {
         match self {
             Workload::Sweep | Workload::Uniform | Workload::Mix => Distribution::Uniform,
@@ -98,7 +87,6 @@ struct Run {
     bad_words: u64,
 }
 
-/// The benchmark.
 pub fn auto(args: &AutoArgs) -> Result<u8, Failure> {
     let bytes = args.common.check(LEAST_BYTES)?;
     let mut sizes: Vec<FolioSize> =
@@ -110,12 +98,13 @@ pub fn auto(args: &AutoArgs) -> Result<u8, Failure> {
     let mut runs = Runs::new(workloads.len() * usize::from(args.repeats) * sizes.len());
     tell(&format!("{:<10} {:<6} {:>4} {:>12}", "workload", "folio", "run", "throughput"));
     for &workload in workloads {
+        let name = name_of(workload);
         let mut figures = vec![Vec::new(); sizes.len()];
         for repeat in 1..=args.repeats {
             for (folio, figures) in sizes.iter().zip(&mut figures) {
                 let run = run(args, bytes, workload, *folio, &runs)?;
                 runs.ended();
-                let (name, unit, throughput) = (workload.name(), workload.unit(), run.throughput);
+                let (unit, throughput) = (workload.unit(), run.throughput);
                 tell(&format!(
                     "{name:<10} {folio:<6} {repeat:>4} {throughput:>12.3} {unit}",
                     folio = folio.to_string()
@@ -132,7 +121,7 @@ pub fn auto(args: &AutoArgs) -> Result<u8, Failure> {
         let auto = medians.pop().flatten();
         let best = medians.into_iter().flatten().reduce(f64::max);
         let auto_vs_best = ratio(auto, best);
-        report.measure(&format!("auto_vs_best_{}", workload.name()), auto_vs_best);
+        report.measure(&format!("auto_vs_best_{name}"), auto_vs_best);
         least = least.into_iter().chain(auto_vs_best).reduce(f64::min);
     }
     report.measure("auto_vs_best_min", least);
@@ -149,7 +138,7 @@ fn run(args: &AutoArgs, bytes: usize, workload: Workload, folio: FolioSize, runs
     let mut region = arena.map(bytes)?;
     let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
     let progress = Progress::new(args.common.size, true);
-    progress.say(format!("{} {folio}", workload.name()));
+    progress.say(format!("{} {folio}", name_of(workload)));
     progress.left(runs);
     let threads = usize::from(args.threads);
     let plan = random::Plan {

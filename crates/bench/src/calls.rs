@@ -71,7 +71,6 @@ fn times(mut command: Command) -> Result<Vec<CallTime>, Failure> {
     Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(parse).collect())
 }
 
-/// The benchmark.
 pub fn calls(args: &CallsArgs) -> Result<u8, Failure> {
     let own = own_executable()?;
     let mut alone = Command::new(&own);

@@ -120,7 +120,6 @@ fn raw(bytes: u64, devices: &[SwapDevice]) -> Result<Rates, Failure> {
     Ok([write?, both?, read?])
 }
 
-/// The benchmark.
 pub fn devices(args: &DevicesArgs) -> Result<u8, Failure> {
     let devices = two(&args.common.options.swap)?;
     let bytes = args.common.check(32 << 20)?;

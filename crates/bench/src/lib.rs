@@ -43,7 +43,7 @@ pub enum BenchCommand {
     /// The benchmark is an open loop: each touch is due at a fixed time and its latency counts from there. Without
     /// --swap the device is RAM, 5/4 the size of --size. It is more than half full and therefore keeps no copies.
     /// Faults are direct unless --faults says monitor, because the wake-ups of monitor mode would dominate the
-    /// result. At the end first touches of 2M are timed, with and without the stock of zeroed memory.
+    /// result.
     Latency(latency::LatencyArgs),
     /// The slot allocator alone: nanoseconds for an allocation and a free, compared with a cache of freed slots and
     /// with one lock

@@ -28,7 +28,6 @@ use std::sync::Barrier;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-/// Numbers of threads.
 const THREADS: [usize; 2] = [1, 16];
 
 /// Arguments of `bench nodes`.
@@ -160,7 +159,6 @@ fn turn(args: &NodesArgs, topology: &Topology, way: Way, nr_threads: usize, byte
     Ok(Found { gbps, bad_words, used_bytes, of_bandwidth })
 }
 
-/// The benchmark.
 pub fn nodes(args: &NodesArgs) -> Result<u8, Failure> {
     check_budget(args.memory)?;
     let bytes = whole_words(args.size, (THREADS[1] * BLOCK) as u64)? / BLOCK * BLOCK;

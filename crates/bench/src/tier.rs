@@ -146,7 +146,6 @@ fn turn(args: &TierArgs, bytes: usize, options: &PagingOptions, progress: &Progr
     Ok(progress.during(Duration::from_millis(200), |_| (), work))
 }
 
-/// The benchmark.
 pub fn tier(args: &TierArgs) -> Result<u8, Failure> {
     check_budget(args.memory)?;
     let bytes = whole_words(args.size, LEAST_BYTES)?;

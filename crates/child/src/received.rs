@@ -31,7 +31,6 @@ impl Sent {
     }
 
     /// Whether each one is kept until it is handled. Of the others there is one at a time.
-    #[must_use]
     pub fn is_queued(self) -> bool {
         self.signal >= 32
     }

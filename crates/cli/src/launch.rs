@@ -10,7 +10,6 @@ use std::process::Command;
 
 /// What a program is started with.
 pub struct Launch<'a> {
-    /// The file to execute.
     pub file: PathBuf,
     /// argv, with argument zero.
     pub argv: &'a [OsString],

@@ -112,7 +112,6 @@ impl Outside {
         }
     }
 
-    /// All figures, as JSON.
     pub fn json(&self, memory_bytes: u64) -> Value {
         let process = |process: &ProcessMemory| {
             json!({

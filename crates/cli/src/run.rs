@@ -20,7 +20,6 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// The preload library.
 const PRELOAD_LIBRARY: &str = "libfolioswap_preload.so";
 
 /// Arguments of `run`.

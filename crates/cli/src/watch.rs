@@ -28,7 +28,6 @@ pub struct Watch {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What is watched.
 pub struct Watched {
     /// What each process may have in RAM.
     pub allowed: Allowed,

@@ -27,7 +27,6 @@ pub enum End {
 
 impl End {
     /// The exit status as a shell reports it.
-    #[must_use]
     pub fn status(self) -> u8 {
         match self {
             End::Status(status) => status,

@@ -19,25 +19,21 @@ impl PageSet {
     }
 
     /// Whether a page is in it.
-    #[must_use]
     pub fn contains(&self, page: usize) -> bool {
         self.0[page / 64] >> (page % 64) & 1 == 1
     }
 
     /// Whether no page is in it.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|&word| word == 0)
     }
 
     /// Whether all pages of the block are in it.
-    #[must_use]
     pub fn is_full(&self) -> bool {
         self.0.iter().all(|&word| word == u64::MAX)
     }
 
     /// Whether each piece is in it completely or not at all.
-    #[must_use]
     pub fn is_of_pieces(&self) -> bool {
         let mut pieces =
             (0..BLOCK_PAGES).step_by(PIECE.nr_pages()).map(|page| (self.0[page / 64] >> (page % 64)) as u16);

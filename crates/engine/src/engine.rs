@@ -101,7 +101,6 @@ impl Engine {
         self.ram().mapper().uffd()
     }
 
-    /// The policies of swap-in.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
@@ -110,12 +109,10 @@ impl Engine {
         &self.compactor
     }
 
-    /// Writeback in progress.
     pub fn writeback(&self) -> &Writeback {
         &self.writeback
     }
 
-    /// What is to be read ahead.
     pub fn reads(&self) -> &ReadQueue {
         &self.reads
     }
@@ -155,7 +152,6 @@ impl Engine {
         waits.until(|| self.gate().enter(thread), || self.gate().try_enter(thread)).await
     }
 
-    /// Whether the arena is stopping.
     pub fn stopping(&self) -> bool {
         self.lifecycle.stopping()
     }

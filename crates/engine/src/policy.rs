@@ -18,7 +18,6 @@ use crate::swap::space::SwapSpace;
 /// Longest readahead window, in bytes: two windows of 4 huge pages in flight keep a disk busy.
 const WINDOW_BYTES: usize = 8 << 20;
 
-/// The policies of an arena.
 pub(crate) struct Policy {
     /// Order of all folios. `None`: the order of each block is chosen from measurements.
     fixed_order: Option<Order>,
@@ -40,7 +39,6 @@ impl Policy {
         }
     }
 
-    /// The order of all folios, if it is fixed.
     pub fn fixed_order(&self) -> Option<Order> {
         self.fixed_order
     }
@@ -59,7 +57,6 @@ impl Policy {
         }
     }
 
-    /// The policy for swap-in that is in force now.
     pub fn swap_in(&self) -> SwapIn {
         SwapIn::from_number(self.swap_in.load(Ordering::Relaxed))
     }
@@ -212,7 +209,6 @@ impl Policy {
         Some((advice, drops))
     }
 
-    /// Forgets the streams that reach these blocks.
     pub fn forget_streams(&self, blocks: Range<BlockId>) {
         self.streams.forget_blocks(blocks);
     }

@@ -30,17 +30,13 @@ export! {
         // SAFETY: takes no pointers.
         unsafe { EXIT_AT_ONCE.get()(status) }
     }
-}
 
-export! {
     #[allow(non_snake_case)] // the C library's name
     fn _Exit(status: c_int) -> Infallible {
         // SAFETY: takes no pointers.
         unsafe { _exit(status) }
     }
-}
 
-export! {
     fn quick_exit(status: c_int) -> Infallible {
         robust::bring_in(); // handlers of the program's come first
         // SAFETY: takes no pointers.

@@ -24,7 +24,6 @@ pub fn found() -> Option<&'static str> {
     is_there().then_some("it is built with a sanitizer")
 }
 
-/// Whether the program has a sanitizer.
 fn is_there() -> bool {
     if let Some(put) = std::env::var_os(IN_FRONT) {
         let list = std::env::var_os(PRELOAD).unwrap_or_default();

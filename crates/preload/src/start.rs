@@ -240,9 +240,7 @@ export! {
         // SAFETY: the caller's call.
         unsafe { threads::create(thread, attributes, body, argument) }
     }
-}
 
-export! {
     fn thrd_create(thread: *mut pthread_t, body: Body, argument: *mut c_void) -> c_int {
         // The statuses of C11's threads, which the libc crate lacks.
         const ERROR: c_int = 2;

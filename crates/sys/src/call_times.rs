@@ -47,7 +47,6 @@ pub struct CallTime {
     pub nanoseconds: u64,
 }
 
-/// A mapping for one call.
 struct Mapping {
     addr: usize,
     len: usize,

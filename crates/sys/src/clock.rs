@@ -18,7 +18,6 @@ const OF_COUNTER: u64 = 1 << 63;
 impl Moment {
     /// Reads the clock.
     #[inline]
-    #[must_use]
     pub fn now() -> Self {
         match COUNTER.get() {
             Some(counter) if !is_stopped() => Moment(counter.clock.raw() | OF_COUNTER),
@@ -28,7 +27,6 @@ impl Moment {
 
     /// Nanoseconds to a later moment; 0 if it is not later.
     #[inline]
-    #[must_use]
     pub fn ns_until(self, later: Moment) -> u64 {
         match COUNTER.get() {
             Some(counter) if self.0 & later.0 & OF_COUNTER != 0 => counter.clock.delta_as_nanos(self.0, later.0),
@@ -39,7 +37,6 @@ impl Moment {
 
     /// The raw number, without a unit.
     #[inline]
-    #[must_use]
     pub fn reading(self) -> u64 {
         self.0
     }
@@ -64,7 +61,6 @@ pub fn stop_counter() {
 }
 
 /// Whether [`stop_counter`] was called. The vDSO reads the counter, too.
-#[must_use]
 pub fn is_stopped() -> bool {
     STOPPED.load(Ordering::Relaxed)
 }

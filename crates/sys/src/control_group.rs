@@ -11,14 +11,12 @@ use crate::said;
 const ROOT: &str = "/sys/fs/cgroup";
 
 /// The lowest limit of RAM in bytes that the kernel holds this process to; `u64::MAX` without one.
-#[must_use]
 pub fn memory_limit() -> u64 {
     least(Path::new(ROOT), &membership(), |group| group.number(group.names.limit))
 }
 
 /// The least RAM in bytes that is left in a group of this process; `u64::MAX` without a limit. Page cache counts as
 /// left, since it gives way.
-#[must_use]
 pub fn memory_left() -> u64 {
     least(Path::new(ROOT), &membership(), Group::left)
 }

@@ -14,7 +14,6 @@ pub fn yield_now() {
 }
 
 /// The CPU that runs the calling thread now. It may run on another one right after. Costs about 20 ns.
-#[must_use]
 pub fn current_cpu() -> usize {
     // SAFETY: takes no pointers.
     let cpu = unsafe { libc::sched_getcpu() };
@@ -26,7 +25,6 @@ const PROCESSOR: usize = 36;
 
 /// The CPU that runs another thread of this process, or ran it last; `None` if the thread is gone. Costs a few
 /// microseconds, does not allocate, and opens a descriptor meanwhile.
-#[must_use]
 pub fn cpu_of(thread: u32) -> Option<usize> {
     let mut name = io::Cursor::new([0u8; 40]);
     write!(name, "/proc/self/task/{thread}/stat").ok()?;
@@ -63,7 +61,6 @@ pub fn stay_on(cpu: usize) -> io::Result<()> {
 
 /// CPUs that this process may use; at least 1. Found out once, and known to forked children: a seccomp filter may
 /// refuse the question later.
-#[must_use]
 pub fn nr_cpus() -> usize {
     static NR: OnceLock<usize> = OnceLock::new();
     *NR.get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get))
@@ -77,13 +74,11 @@ pub fn run_as_batch() {
 }
 
 /// CPU time that the calling thread has used.
-#[must_use]
 pub fn thread_cpu_time() -> Duration {
     clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 /// CPU time that all threads of the process have used.
-#[must_use]
 pub fn process_cpu_time() -> Duration {
     clock(libc::CLOCK_PROCESS_CPUTIME_ID)
 }

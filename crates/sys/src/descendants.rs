@@ -77,9 +77,6 @@ impl Descendants {
     }
 
     /// Whether all descendants of the fork with this number have ended, or executed another program.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn have_ended(&self, number: u64) -> io::Result<bool> {
         let mut lock = byte(number, libc::F_WRLCK);
         self.file

@@ -6,12 +6,11 @@
 //! number, and the keeper thread makes the call: slower, but still correct.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::hidden_numbers::{KeptNumber, close, close_hidden, close_retired, hide_number, retire, unlist};
-use crate::{check, own_table};
+use crate::{fstat, own_table};
 
 /// A file, userfaultfd or eventfd of the engine's.
 #[derive(Debug)]
@@ -123,7 +122,6 @@ impl Descriptor {
     }
 
     /// For [`settle_in_child`](crate::hidden_numbers::settle_in_child).
-    #[must_use]
     pub fn kept_number(&self) -> KeptNumber {
         KeptNumber(self.here())
     }
@@ -167,7 +165,6 @@ impl Descriptor {
 
     /// Its number in the calling thread's table. In the program's table it may be another file by now: see
     /// [`Descriptor::with`].
-    #[must_use]
     pub fn number(&self) -> RawFd {
         match &self.own {
             None => self.here(),
@@ -204,7 +201,6 @@ impl Descriptor {
     }
 
     /// Identifies its file: device and inode.
-    #[must_use]
     pub fn file_id(&self) -> (u64, u64) {
         (self.file[0].load(Ordering::Relaxed), self.file[1].load(Ordering::Relaxed))
     }
@@ -251,11 +247,5 @@ impl Drop for Descriptor {
 }
 
 fn file_id(fd: RawFd) -> io::Result<FileId> {
-    let mut about = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the kernel fills in the structure before it is read.
-    unsafe {
-        check(libc::syscall(libc::SYS_fstat, fd, about.as_mut_ptr()))?;
-        let about = about.assume_init();
-        Ok((about.st_dev, about.st_ino))
-    }
+    fstat(fd).map(|about| (about.st_dev, about.st_ino))
 }

@@ -45,7 +45,6 @@ pub enum OpenError {
 
 impl OpenError {
     /// The kernel's error number. A file system without direct I/O has its EINVAL, a file that is no device ENOTBLK.
-    #[must_use]
     pub fn number(&self) -> Option<i32> {
         match self {
             OpenError::NoDirectIo | OpenError::Coarse(_) => Some(libc::EINVAL),
@@ -298,9 +297,6 @@ fn fallocate(fd: RawFd, mode: libc::c_int, offset: u64, len: u64) -> io::Result<
 
 /// Frees a part of a file, or discards a part of a block device. It reads as zeros then. If the file system or device
 /// does not support this, nothing happens, and it is not an error.
-///
-/// # Errors
-/// Kernel errors.
 pub fn punch_hole(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
     match fallocate(fd, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, len) {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
@@ -397,9 +393,6 @@ fn exactly(len: usize, at_end: io::ErrorKind, mut step: impl FnMut(usize) -> lib
 
 /// Whether what is written to `path` is kept in RAM: swapping out to it saves none. An overlay keeps it where its upper
 /// layer lies, if that can be found by its name.
-///
-/// # Errors
-/// Kernel errors.
 pub fn is_tmpfs(path: &Path) -> io::Result<bool> {
     let is = |found: libc::statfs| found.f_type == libc::TMPFS_MAGIC;
     let found = statfs(path)?;

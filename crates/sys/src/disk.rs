@@ -2,14 +2,13 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::check;
+use crate::fstat;
 use crate::unallocated::{paths_in, real_path};
 
 /// Name prefixes of disks that are not rotational, whatever they report: virtio, Xen, NVMe.
@@ -47,7 +46,6 @@ impl Answers {
 
 /// Whether a block device, or the one that holds a file, is a rotational disk. `false` if this is unknown: file systems
 /// without a device of their own, virtual disks.
-#[must_use]
 pub fn is_rotational(fd: RawFd) -> bool {
     static ANSWERS: Answers = Answers::new();
     ANSWERS.of(fd, |entry| turns(entry, DEPTH).into()) != 0
@@ -55,7 +53,6 @@ pub fn is_rotational(fd: RawFd) -> bool {
 
 /// The largest request that a block device, or the one that holds a file, took when it was first asked about, in bytes.
 /// The kernel splits larger ones. `None` if this is unknown.
-#[must_use]
 pub fn most_bytes_at_once(fd: RawFd) -> Option<usize> {
     static ANSWERS: Answers = Answers::new();
     let kib = ANSWERS.of(fd, |entry| {
@@ -88,13 +85,7 @@ pub(crate) fn entry(fd: RawFd) -> Option<PathBuf> {
 
 /// The number of a block device, or of the one that holds a file.
 fn number(fd: RawFd) -> Option<libc::dev_t> {
-    let mut found = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the kernel fills in a local of this frame.
-    if check(unsafe { libc::fstat(fd, found.as_mut_ptr()) }.into()).is_err() {
-        return None;
-    }
-    // SAFETY: filled in, since the call succeeded.
-    let found = unsafe { found.assume_init() };
+    let found = fstat(fd).ok()?;
     Some(if found.st_mode & libc::S_IFMT == libc::S_IFBLK { found.st_rdev } else { found.st_dev })
 }
 

@@ -1,5 +1,5 @@
-//! Whether a library can be preloaded into a program, by the file that is executed. Nothing is allocated, so a child of
-//! vfork may ask too.
+//! Whether a library can be preloaded into a program, by the file that is executed, and which libraries the program
+//! needs. The first question allocates nothing, so a child of vfork may ask it too.
 
 use std::ffi::{CStr, c_char};
 use std::io;
@@ -26,8 +26,10 @@ const OTHER_LOADERS: [&[u8]; 3] = [b"ld-musl", b"uClibc", b"/linker64"];
 
 const ELF_HEAD_BYTES: usize = 64;
 const ENTRY_BYTES: usize = 56;
-const PT_DYNAMIC: u32 = 2;
-const PT_INTERP: u32 = 3;
+const PT_LOAD: u64 = 1;
+const PT_DYNAMIC: u64 = 2;
+const PT_INTERP: u64 = 3;
+const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 const DT_SONAME: u64 = 14;
 
@@ -36,7 +38,6 @@ const GNU_LOADER: &[u8] = b"ld-linux";
 
 /// What is in the way for a program at a path. Of a script the interpreter decides. `None`: nothing, or the file cannot
 /// be read.
-#[must_use]
 pub fn obstacle(path: &CStr) -> Option<Obstacle> {
     // SAFETY: a C string.
     unsafe { obstacle_at(libc::AT_FDCWD, path.as_ptr()) }
@@ -46,7 +47,6 @@ pub fn obstacle(path: &CStr) -> Option<Obstacle> {
 ///
 /// # Safety
 /// If the memory may be read, it holds a C string.
-#[must_use]
 pub unsafe fn obstacle_at(folder: RawFd, path: *const c_char) -> Option<Obstacle> {
     let mut line = [0; 256];
     let mut file = open(folder, path).ok()?;
@@ -86,40 +86,67 @@ fn obstacle_in(file: &OwnedFd) -> Option<Obstacle> {
     if head[4] != 2 {
         return Some(Obstacle::NarrowAddresses);
     }
-    let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
-    let (table, entry_len, count) = (word(&head, 32), u64::from(half(54)), u64::from(half(56)));
     let mut is_loader = false;
-    for index in 0..count {
-        let mut entry = [0; ENTRY_BYTES];
-        direct_io::pread_exact(file.as_raw_fd(), &mut entry, table.checked_add(index * entry_len)?).ok()?;
-        if word(&entry, 0) as u32 == PT_INTERP {
+    for segment in segments(file, &head) {
+        let [kind, offset, _, len] = segment?;
+        if kind == PT_INTERP {
             let mut loader = [0; 256];
-            let len = read_at(file, &mut loader, word(&entry, 8)).min(word(&entry, 32) as usize);
+            let len = read_at(file, &mut loader, offset).min(len as usize);
             let has_name = |name: &&[u8]| loader[..len].windows(name.len()).any(|part| part == *name);
             return OTHER_LOADERS.iter().any(has_name).then_some(Obstacle::OtherLibrary);
         }
-        is_loader |= word(&entry, 0) as u32 == PT_DYNAMIC && is_gnu_loader(file, word(&entry, 8), word(&entry, 32));
+        is_loader |= kind == PT_DYNAMIC && is_gnu_loader(file, offset, len);
     }
     (!is_loader).then_some(Obstacle::Static)
 }
 
-/// Whether a file has the loader's name in its dynamic section. There its addresses are offsets.
-fn is_gnu_loader(file: &OwnedFd, dynamic: u64, len: u64) -> bool {
-    let (mut names, mut name) = (None, None);
-    for at in (dynamic..dynamic.saturating_add(len)).step_by(16) {
+/// The segments of a 64-bit ELF file: kind, place in the file, address and length. `None`: it cannot be read.
+fn segments(file: &OwnedFd, head: &[u8]) -> impl Iterator<Item = Option<[u64; 4]>> {
+    let half = |at: usize| u64::from(u16::from_le_bytes([head[at], head[at + 1]]));
+    let (table, entry_len, count) = (word(head, 32), half(54), half(56));
+    (0..count).map(move |index| {
+        let mut entry = [0; ENTRY_BYTES];
+        direct_io::pread_exact(file.as_raw_fd(), &mut entry, table.checked_add(index * entry_len)?).ok()?;
+        Some([word(&entry, 0) & u64::from(u32::MAX), word(&entry, 8), word(&entry, 16), word(&entry, 32)])
+    })
+}
+
+/// The tags and values of a dynamic section.
+fn dynamic(file: &OwnedFd, offset: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
+    (offset..offset.saturating_add(len)).step_by(16).map_while(move |at| {
         let mut entry = [0; 16];
-        if direct_io::pread_exact(file.as_raw_fd(), &mut entry, at).is_err() || word(&entry, 0) == 0 {
-            break;
-        }
-        match word(&entry, 0) {
-            DT_STRTAB => names = Some(word(&entry, 8)),
-            DT_SONAME => name = Some(word(&entry, 8)),
-            _ => {}
-        }
-    }
+        direct_io::pread_exact(file.as_raw_fd(), &mut entry, at).ok()?;
+        Some((word(&entry, 0), word(&entry, 8))).filter(|(tag, _)| *tag != 0)
+    })
+}
+
+/// Whether a file has the loader's name in its dynamic section. There its addresses are offsets.
+fn is_gnu_loader(file: &OwnedFd, offset: u64, len: u64) -> bool {
+    let value = |wanted| dynamic(file, offset, len).find(|(tag, _)| *tag == wanted).map(|(_, value)| value);
     let mut begin = [0; GNU_LOADER.len()];
-    let at = names.zip(name).and_then(|(names, name)| names.checked_add(name));
+    let at = value(DT_STRTAB).zip(value(DT_SONAME)).and_then(|(names, name)| names.checked_add(name));
     at.is_some_and(|at| read_at(file, &mut begin, at) == begin.len() && begin == *GNU_LOADER)
+}
+
+/// The names of the libraries that a 64-bit program needs. `None`: it is no such program, or cannot be read. Allocates.
+pub fn needed(path: &CStr) -> Option<Vec<String>> {
+    let file = open(libc::AT_FDCWD, path.as_ptr()).ok()?;
+    let mut head = [0; ELF_HEAD_BYTES];
+    direct_io::pread_exact(file.as_raw_fd(), &mut head, 0).ok()?;
+    if head[..6] != *b"\x7fELF\x02\x01" {
+        return None;
+    }
+    let segments = segments(&file, &head).collect::<Option<Vec<_>>>()?;
+    let [_, start, _, len] = *segments.iter().find(|segment| segment[0] == PT_DYNAMIC)?;
+    let names = dynamic(&file, start, len).find(|(tag, _)| *tag == DT_STRTAB)?.1;
+    let has_names = |[kind, _, addr, len]: &&[u64; 4]| *kind == PT_LOAD && names.wrapping_sub(*addr) < *len;
+    let [_, offset, addr, _] = *segments.iter().find(has_names)?;
+    let name = |(_, at): (u64, u64)| {
+        let mut bytes = [0; 256];
+        let len = read_at(&file, &mut bytes, (offset + (names - addr)).checked_add(at)?);
+        Some(CStr::from_bytes_until_nul(&bytes[..len]).ok()?.to_str().ok()?.to_owned())
+    };
+    Some(dynamic(&file, start, len).filter(|(tag, _)| *tag == DT_NEEDED).filter_map(name).collect())
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
@@ -167,5 +194,13 @@ mod tests {
         let mut narrow = program(b"");
         narrow[4] = 1;
         assert_eq!(of(&narrow), Some(Obstacle::NarrowAddresses));
+    }
+
+    #[test]
+    fn what_a_program_needs_is_read() {
+        let own = needed(c"/proc/self/exe").unwrap();
+        assert!(own.iter().any(|name| name.starts_with("libc.so")), "{own:?}");
+        assert_eq!(needed(c"/etc/passwd"), None);
+        assert_eq!(needed(c"/nowhere"), None);
     }
 }

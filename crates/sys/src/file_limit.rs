@@ -5,11 +5,10 @@
 //! that is set later is written through a mapping, which is not limited (`write_mapped`).
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 
-use crate::check;
 use crate::memory::{self, place_apart};
+use crate::{check, fstat};
 
 /// The length of a swap file that may grow: 8 TiB, or what the file system takes.
 const LENGTHS: [u64; 3] = [8 << 40, 1 << 40, 64 << 30];
@@ -19,7 +18,6 @@ fn limits(new: Option<&libc::rlimit64>) -> io::Result<libc::rlimit64> {
 }
 
 /// Whether a write that ends there would exceed the limit. A system call, about 100 ns.
-#[must_use]
 pub fn is_beyond(end: u64) -> bool {
     limits(None).is_ok_and(|limits| limits.rlim_cur != libc::RLIM64_INFINITY && end > limits.rlim_cur)
 }
@@ -48,14 +46,7 @@ pub fn lengthen(fd: RawFd, len: Option<u64>) -> Option<u64> {
 
 /// Whether the file has this length at least.
 pub(crate) fn reaches(fd: RawFd, end: u64) -> bool {
-    let mut about = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the kernel fills in the structure before it is read.
-    unsafe {
-        check(libc::syscall(libc::SYS_fstat, fd, about.as_mut_ptr())).is_ok() && {
-            let about = about.assume_init();
-            about.st_mode & libc::S_IFMT != libc::S_IFREG || about.st_size as u64 >= end
-        }
-    }
+    fstat(fd).is_ok_and(|about| about.st_mode & libc::S_IFMT != libc::S_IFREG || about.st_size as u64 >= end)
 }
 
 /// Writes all of `bytes` at `offset`, a multiple of the page size, to space that is reserved.

@@ -24,7 +24,6 @@ pub static STACK_BYTES: AtomicUsize = AtomicUsize::new(0);
 pub static HAS_OTHERS: AtomicBool = AtomicBool::new(false);
 
 /// Whether a handler has found another base than its thread's own.
-#[must_use]
 pub fn has_others() -> bool {
     HAS_OTHERS.load(Ordering::Relaxed)
 }

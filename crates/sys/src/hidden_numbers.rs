@@ -37,13 +37,11 @@ fn retired(number: RawFd) -> RawFd {
 }
 
 /// Whether a number of the program's table belongs to a hidden descriptor, and so must look closed to the program.
-#[must_use]
 pub fn is_hidden(number: RawFd) -> bool {
     number >= LOWEST.load(Ordering::Relaxed) && next_hidden(number) == Some(number)
 }
 
 /// The lowest hidden number from `from` on, including those that are yet to be closed.
-#[must_use]
 pub fn next_hidden(from: RawFd) -> Option<RawFd> {
     let number = |entry: &AtomicI32| match entry.load(Ordering::Relaxed) {
         number if number < NONE => retired(number),
@@ -52,7 +50,6 @@ pub fn next_hidden(from: RawFd) -> Option<RawFd> {
     listed().map(number).filter(|&number| number >= from.max(0)).min()
 }
 
-/// The hidden numbers.
 pub(crate) fn all() -> impl Iterator<Item = RawFd> {
     listed().map(|entry| entry.load(Ordering::Acquire)).filter(|&number| number > NONE)
 }

@@ -60,9 +60,6 @@ pub(crate) fn userfaultfd() -> Option<&'static Descriptor> {
 }
 
 /// Opens a file below `/proc`.
-///
-/// # Errors
-/// The kernel's.
 pub(crate) fn open_in_proc(path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
     match proc() {
         Some(proc) => proc.with(|folder| open_at(folder, path, flags)),

@@ -126,6 +126,16 @@ fn taken(opened: libc::c_long) -> io::Result<OwnedFd> {
     check(opened).map(|number| unsafe { OwnedFd::from_raw_fd(number as RawFd) })
 }
 
+/// What the kernel says of an open file.
+fn fstat(fd: RawFd) -> io::Result<libc::stat> {
+    let mut about = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the kernel fills in the structure before it is read.
+    unsafe {
+        check(libc::syscall(libc::SYS_fstat, fd, about.as_mut_ptr()))?;
+        Ok(about.assume_init())
+    }
+}
+
 /// The calling thread's errno.
 fn errno() -> i32 {
     // SAFETY: the location is the calling thread's own, and valid as long as the thread.

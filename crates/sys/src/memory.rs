@@ -37,7 +37,6 @@ pub fn place_apart(len: usize) -> usize {
 }
 
 /// Whether an address is one of these.
-#[must_use]
 pub fn is_apart(addr: usize) -> bool {
     PLACES.contains(&addr)
 }
@@ -88,9 +87,6 @@ impl Reservation {
 
     /// As [`Reservation::new`], among the program's mappings: for memory that it gets.
     ///
-    /// # Errors
-    /// As there.
-    ///
     /// # Panics
     /// As there.
     pub fn for_program(len: usize, align: usize) -> io::Result<Self> {
@@ -99,9 +95,6 @@ impl Reservation {
 
     /// As [`Reservation::new`], and left out of core dumps: nobody finds anything in what the engine keeps. Said of the
     /// whole, it splits no mapping.
-    ///
-    /// # Errors
-    /// As there.
     ///
     /// # Panics
     /// As there.
@@ -134,20 +127,17 @@ impl Reservation {
     }
 
     /// The first address.
-    #[must_use]
     pub fn addr(&self) -> usize {
         self.addr
     }
 
     /// Length in bytes.
-    #[must_use]
     #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// All addresses.
-    #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.addr..self.addr + self.len
     }
@@ -208,13 +198,11 @@ pub fn advise_hugepage(addr: usize, len: usize) -> io::Result<()> {
 }
 
 /// The limit of the process's addresses (`ulimit -v`), if there is one.
-#[must_use]
 pub fn address_limit() -> Option<u64> {
     limit(libc::RLIMIT_AS)
 }
 
 /// The limit of its private writable memory (`ulimit -d`), if there is one.
-#[must_use]
 pub fn data_limit() -> Option<u64> {
     limit(libc::RLIMIT_DATA)
 }
@@ -239,15 +227,11 @@ pub(crate) fn limits(resource: libc::__rlimit_resource_t, new: Option<&libc::rli
 }
 
 /// Whether the kernel was built with transparent huge pages.
-#[must_use]
 pub fn has_huge_pages() -> bool {
     std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists()
 }
 
 /// Keeps huge pages out of a range. A kernel without huge pages is not an error.
-///
-/// # Errors
-/// Kernel errors.
 pub fn advise_nohugepage(addr: usize, len: usize) -> io::Result<()> {
     // SAFETY: as [`advise_hugepage`].
     match unsafe { advise(addr, len, libc::MADV_NOHUGEPAGE) } {
@@ -361,7 +345,6 @@ pub fn may_lock(len: usize) -> io::Result<()> {
 }
 
 /// Bytes of addresses that this process may lock without CAP_IPC_LOCK; `None`: unlimited.
-#[must_use]
 pub fn memlock_limit() -> Option<u64> {
     limit(libc::RLIMIT_MEMLOCK)
 }
@@ -470,7 +453,6 @@ pub fn write_present(addr: usize, len: usize) {
 }
 
 /// Whether all pages of a range are mapped, present or not.
-#[must_use]
 pub fn is_mapped(range: std::ops::Range<usize>) -> bool {
     const CHUNK_BYTES: usize = 16 << 20;
     range.clone().step_by(CHUNK_BYTES).all(|chunk| {
@@ -523,7 +505,6 @@ pub unsafe fn touch(addr: usize, len: usize, write: bool) {
 }
 
 /// RAM in bytes that the kernel reports as available without swapping; all of it if that cannot be read.
-#[must_use]
 pub fn available_ram() -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     meminfo
@@ -533,7 +514,6 @@ pub fn available_ram() -> u64 {
 }
 
 /// Bytes of RAM in the machine.
-#[must_use]
 pub fn total_ram() -> u64 {
     // SAFETY: takes no pointers.
     let nr_pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };

@@ -26,7 +26,6 @@ pub struct Node {
 }
 
 /// This machine's nodes in order of their numbers. Empty if the kernel does not report any.
-#[must_use]
 pub fn nodes() -> Vec<Node> {
     nodes_in(Path::new("/sys/devices/system/node"))
 }
@@ -44,7 +43,6 @@ fn nodes_in(directory: &Path) -> Vec<Node> {
 }
 
 /// Parses a CPU list in the kernel's format: `0-3,8`. `None` if it is malformed.
-#[must_use]
 pub fn cpu_list(text: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for part in text.split(',').map(str::trim).filter(|_| !text.is_empty()) {
@@ -59,7 +57,6 @@ pub fn cpu_list(text: &str) -> Option<Vec<usize>> {
 }
 
 /// The node of a block device, or of the one that holds a file, if the kernel knows it.
-#[must_use]
 pub fn node_of_disk(fd: RawFd) -> Option<usize> {
     node_of(&disk::entry(fd)?, disk::DEPTH)
 }

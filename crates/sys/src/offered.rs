@@ -66,17 +66,11 @@ pub struct Offer {
 
 impl Offer {
     /// Offers a descriptor.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn new(key: Key, offered: OwnedFd) -> io::Result<Offer> {
         Ok(Offer { listener: UnixListener::bind_addr(&key.address()?)?, key, offered })
     }
 
     /// Hands out copies until the process ends, on a thread.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn answer(self) -> io::Result<()> {
         let answer = move || {
             loop {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use libc::{c_long, sock_filter};
 
-use crate::memory::PAGE_SIZE;
+use crate::memory::{self, PAGE_SIZE};
 use crate::seccomp::{JUMP_IF_EQUAL, LOAD, MACHINE, MACHINE_AT, NUMBER_AT, RETURN, step};
 use crate::{check, futex, random, said};
 
@@ -39,9 +39,6 @@ const FIRST: usize = 0x7d00_0000_0000;
 const NR_PLACES: usize = (1 << 40) / PAGE_SIZE;
 
 /// An address for the page, drawn at random.
-///
-/// # Errors
-/// The kernel's.
 pub fn draw_address() -> io::Result<usize> {
     let mut drawn = [0; size_of::<usize>()];
     random::fill(&mut drawn)?;
@@ -53,28 +50,20 @@ pub fn draw_address() -> io::Result<usize> {
 /// # Errors
 /// EEXIST: the place is taken. EACCES: the system permits no such page.
 pub fn prepare(addr: usize) -> io::Result<()> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping, which replaces none.
-    let at = check(unsafe { libc::syscall(libc::SYS_mmap, addr, PAGE_SIZE, access, flags, -1isize, 0usize) })?;
-    if at != addr {
-        // SAFETY: this call's own mapping, where a kernel before Linux 4.17 has put it.
-        unsafe { libc::syscall(libc::SYS_munmap, at, PAGE_SIZE) };
-        return Err(io::Error::from_raw_os_error(libc::EEXIST));
-    }
+    memory::reserve_at(addr, PAGE_SIZE)?;
     // SAFETY: this call's own mapping of one page, which nobody else knows, and which is executable once it is written.
     unsafe {
-        let page = at as *mut u8;
+        memory::protect(addr, PAGE_SIZE, libc::PROT_READ | libc::PROT_WRITE)?;
+        let page = addr as *mut u8;
         page.write_bytes(FILL, PAGE_SIZE);
         page.copy_from_nonoverlapping(CODE.as_ptr(), CODE.len());
-        check(libc::syscall(libc::SYS_mprotect, at, PAGE_SIZE, libc::PROT_READ | libc::PROT_EXEC))?;
+        memory::protect(addr, PAGE_SIZE, libc::PROT_READ | libc::PROT_EXEC)?;
     }
     PAGE.store(addr, Ordering::SeqCst);
     Ok(())
 }
 
 /// Whether there is such a page.
-#[must_use]
 pub fn is_prepared() -> bool {
     PAGE.load(Ordering::Relaxed) != 0
 }
@@ -112,7 +101,6 @@ pub fn begin_child() {
 }
 
 /// Whether calls are to be made by [`call`].
-#[must_use]
 pub fn is_used() -> bool {
     USED.load(Ordering::SeqCst)
 }
@@ -138,7 +126,6 @@ pub unsafe fn call(number: c_long, &[a, b, c, d, e, f]: &[usize; 6]) -> isize {
     result
 }
 
-/// A call that is exempt.
 struct Exempt {
     number: c_long,
     /// If so, only where this argument, masked, has this value.
@@ -255,7 +242,6 @@ const MOST_STEPS: usize = 4096;
 
 /// The program's filter with the exemption in front. With `returns`, every return from a signal handler is allowed,
 /// too: a fault that is a signal ends by one. `None`: there is no page, or the filter would be too long.
-#[must_use]
 pub fn exempting(filter: &[sock_filter], returns: bool) -> Option<Vec<sock_filter>> {
     let page = PAGE.load(Ordering::Relaxed);
     if page == 0 {
@@ -297,7 +283,6 @@ pub fn exempting(filter: &[sock_filter], returns: bool) -> Option<Vec<sock_filte
 }
 
 /// What the kernel's strict mode permits, as a filter: other calls end the thread.
-#[must_use]
 pub fn strict() -> Vec<sock_filter> {
     let [allow, end] = [libc::SECCOMP_RET_ALLOW, libc::SECCOMP_RET_KILL_THREAD].map(|how| step(RETURN, 0, 0, how));
     let mut steps =
@@ -320,7 +305,6 @@ pub fn end_the_process(filter: &mut [sock_filter]) {
 }
 
 /// Whether this thread has a seccomp filter. `false` also if that cannot be read.
-#[must_use]
 pub fn is_filtered() -> bool {
     let status = said::read("/proc/self/status").unwrap_or_default();
     status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() != "0"))

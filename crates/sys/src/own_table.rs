@@ -24,7 +24,6 @@ static_tls! {
 }
 
 /// Whether the calling thread uses the keeper's table. Such threads are the engine's own.
-#[must_use]
 pub fn inside() -> bool {
     INSIDE.get()
 }

@@ -90,9 +90,6 @@ impl Pagemap {
     }
 
     /// The same, hidden from the program ([`Descriptor::hidden`]).
-    ///
-    /// # Errors
-    /// As there.
     pub fn hide(self) -> io::Result<Self> {
         let smaps = self.smaps.map(Descriptor::hide).transpose()?;
         Ok(Pagemap { entries: self.entries.hide()?, smaps })
@@ -118,9 +115,6 @@ impl Pagemap {
     }
 
     /// Scans a page-aligned range. Costs about 20 ns for each present page, and little for absent ones.
-    ///
-    /// # Errors
-    /// Kernel errors.
     pub fn scan(&self, range: Range<usize>) -> io::Result<Scan> {
         match &self.smaps {
             _ if range.is_empty() => Ok(Scan::default()),
@@ -132,9 +126,6 @@ impl Pagemap {
     /// Whether there is anything at an address: a page in RAM, the shared zero page, a page in the kernel's swap, one
     /// that the kernel migrates just now, a guard, or poison. A process that may no longer read its page tables takes a
     /// page in the kernel's swap for missing.
-    ///
-    /// # Errors
-    /// Kernel errors.
     pub fn is_filled(&self, addr: usize) -> io::Result<bool> {
         match self.entry(addr) {
             Err(error) if error.raw_os_error() == Some(libc::EBADF) => is_in_core(addr),
@@ -143,16 +134,12 @@ impl Pagemap {
     }
 
     /// Whether the kernel has swapped a page out (or is migrating it).
-    ///
-    /// # Errors
-    /// Kernel errors.
     pub fn is_swapped(&self, addr: usize) -> io::Result<bool> {
         const SWAPPED: u64 = 1 << 62;
         self.entry(addr).map(|entry| entry & SWAPPED != 0)
     }
 
     /// Whether all pages of a range are present, or in the kernel's swap.
-    #[must_use]
     pub fn are_present(&self, addr: usize, len: usize) -> bool {
         const CHUNK: usize = 512;
         (addr..addr + len).step_by(CHUNK * PAGE_SIZE).all(|chunk| {

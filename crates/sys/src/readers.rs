@@ -38,7 +38,6 @@ impl What {
 }
 
 /// Whether a process with this number exists. Also `true` if the program has a filter, which may refuse the question.
-#[must_use]
 pub fn exists(process: u32) -> bool {
     if own_calls::is_used() {
         return true;
@@ -115,23 +114,16 @@ impl Listener {
     }
 
     /// Becomes readable when there is a request.
-    #[must_use]
     pub fn descriptor(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
     /// The next request of a process that may ask. Does not wait.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn receive(&self) -> io::Result<Option<Asked>> {
         receive(&self.0)
     }
 
     /// Waits for a request. `None`: `stop` is signalled.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn wait(&self, stop: &EventFd) -> io::Result<Option<Asked>> {
         loop {
             let wanted = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

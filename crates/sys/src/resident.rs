@@ -19,7 +19,6 @@ pub struct Resident {
 
 impl Resident {
     /// Reads `/proc/self/status`; `None` if that is not possible.
-    #[must_use]
     pub fn now() -> Option<Resident> {
         with_room(read_status).ok().map(|status| Resident::parse(&String::from_utf8_lossy(&status)))
     }
@@ -37,13 +36,11 @@ fn bytes_of(status: &str, name: &str) -> Option<u64> {
 }
 
 /// The addresses that are mapped in this process, in bytes, as RLIMIT_AS counts them. `None`: that cannot be read.
-#[must_use]
 pub fn mapped_bytes() -> Option<u64> {
     of_status("VmSize:")
 }
 
 /// The private writable memory of this process, in bytes, as RLIMIT_DATA counts it. `None`: that cannot be read.
-#[must_use]
 pub fn data_bytes() -> Option<u64> {
     of_status("VmData:")
 }
@@ -120,7 +117,6 @@ impl Unseen {
 
 /// The peak of one process in RAM: of this one, or the highest among its descendants that have ended and were waited
 /// for.
-#[must_use]
 pub fn peak(of_children: bool) -> u64 {
     let who = if of_children { libc::RUSAGE_CHILDREN } else { libc::RUSAGE_SELF };
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();

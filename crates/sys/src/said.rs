@@ -7,15 +7,11 @@ use std::path::Path;
 
 /// Reads a file of `/proc` or `/sys`. What is not UTF-8 in it is replaced: names of files, and of programs, which the
 /// kernel cuts within a letter.
-///
-/// # Errors
-/// The kernel's.
 pub fn read(path: impl AsRef<Path>) -> io::Result<String> {
     std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The release of the kernel, as in 6.17.0-1-amd64.
-#[must_use]
 pub fn kernel_release() -> String {
     let mut names = MaybeUninit::<libc::utsname>::zeroed();
     // SAFETY: the kernel fills in a local of this frame, for which zeros are valid.

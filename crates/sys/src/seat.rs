@@ -110,7 +110,6 @@ pub fn each_thread(work: impl FnMut(u32)) {
 }
 
 /// Whether a thread is one of these.
-#[must_use]
 pub fn has(thread: u32) -> bool {
     thread != 0 && used().iter().any(|seat| seat.thread.load(Ordering::Relaxed) == thread)
 }

@@ -64,13 +64,11 @@ impl<T: Zeroable> SharedMemory<T> {
     }
 
     /// The path by which another process of the same user can open it while this one runs: `/proc/<pid>/fd/<n>`.
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd()))
     }
 
     /// The value, for the rest of the process.
-    #[must_use]
     pub fn leak(self) -> &'static T {
         let value: *const T = &*self;
         let mapped = std::mem::ManuallyDrop::new(self);

@@ -27,7 +27,6 @@ unsafe impl<T: Zeroed, const N: usize> Zeroed for [T; N] {}
 unsafe impl Zeroed for libc::stack_t {}
 
 /// The calling thread's pointer to its own storage.
-#[must_use]
 pub fn thread_pointer() -> usize {
     let pointer: usize;
     // SAFETY: the first word that the thread pointer names is the pointer itself.

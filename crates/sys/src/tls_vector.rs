@@ -21,7 +21,6 @@ type Entry = [usize; 2];
 ///
 /// # Safety
 /// The thread has not ended.
-#[must_use]
 pub unsafe fn of(thread: libc::pthread_t) -> Option<Range<usize>> {
     if !HAS_RECORDS {
         return None;

@@ -166,9 +166,6 @@ impl From<Descriptor> for Userfaultfd {
 
 impl Userfaultfd {
     /// The same descriptor, hidden from the program ([`Descriptor::hidden`]).
-    ///
-    /// # Errors
-    /// As there.
     pub fn hide(self) -> io::Result<Self> {
         self.descriptor.hide().map(Self::from)
     }
@@ -228,9 +225,6 @@ impl Userfaultfd {
     }
 
     /// Ends delivery for a range, and wakes the threads that sleep in it.
-    ///
-    /// # Errors
-    /// Kernel errors.
     pub fn unregister(&self, addr: usize, len: usize) -> Result<(), UffdError> {
         self.ioctl(abi::UFFDIO_UNREGISTER, &mut range(addr, len)).map_err(system("UFFDIO_UNREGISTER"))
     }
@@ -313,9 +307,6 @@ impl Userfaultfd {
     }
 
     /// Reads one event; `None` if there is none (another thread may have read it).
-    ///
-    /// # Errors
-    /// Kernel errors.
     pub fn read_event(&self) -> io::Result<Option<Event>> {
         let mut message = abi::Message::default();
         let len = size_of::<abi::Message>();
@@ -490,9 +481,6 @@ impl<'s> Waiter<'s> {
     /// Creates a waiter for events of `uffd` and for `stop`, in the calling thread's descriptor table; and for other
     /// descriptors of that table, while the waiter is used. The second of them is told of once each time that something
     /// arrives there, and not while the thread waits for a moment only.
-    ///
-    /// # Errors
-    /// Kernel errors.
     pub fn new(uffd: &Userfaultfd, stop: &'s EventFd, others: [Option<RawFd>; 2]) -> io::Result<Self> {
         // SAFETY: takes no pointers.
         let epoll = match taken(unsafe { libc::syscall(libc::SYS_epoll_create1, libc::EPOLL_CLOEXEC) }) {

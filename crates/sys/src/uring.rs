@@ -65,7 +65,6 @@ pub fn begin_child() {
 }
 
 /// Whether a transfer was not queued because the rings were given up. The caller makes it in another way.
-#[must_use]
 pub fn is_given_up(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ECANCELED)
 }
@@ -92,7 +91,6 @@ pub enum Start {
 
 impl Start {
     /// For a request of `len` bytes to a disk that takes `most_bytes_at_once`.
-    #[must_use]
     pub fn of(len: usize, most_bytes_at_once: usize) -> Start {
         if len > most_bytes_at_once { Start::ByWorker } else { Start::Here }
     }
@@ -254,13 +252,11 @@ impl Ring {
     }
 
     /// Readable, for poll and epoll, while there are completions to return.
-    #[must_use]
     pub fn descriptor(&self) -> RawFd {
         self.ring.as_raw_fd()
     }
 
     /// Transfers that are queued or in flight, and whose completion has not been returned.
-    #[must_use]
     pub fn nr_pending(&self) -> usize {
         self.nr_pending
     }

@@ -25,7 +25,6 @@ impl Context {
     ///
     /// # Panics
     /// If the library rejects memory of the size that it asked for.
-    #[must_use]
     pub fn new() -> Context {
         // SAFETY: both only compute a size.
         let (compressor_bytes, decompressor_bytes) =

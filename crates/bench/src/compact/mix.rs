@@ -20,7 +20,6 @@ use std::time::Duration;
 /// With compaction, and without.
 pub const NR_WAYS: usize = 2;
 
-/// Duration of a turn.
 const TURN: Duration = Duration::from_secs(4);
 
 /// Measures `mix_on_vs_off`, `stream_on_vs_off` and `random_on_vs_off`. Returns the number of wrong words.

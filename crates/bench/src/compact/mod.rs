@@ -210,7 +210,6 @@ impl Sum {
     }
 }
 
-/// The benchmark.
 pub fn compact(args: &CompactArgs) -> Result<u8, Failure> {
     check_budget(args.memory)?;
     if args.space == SpaceKind::Slots {

@@ -32,7 +32,6 @@ const FULL_PERCENT: u64 = 85;
 const TRIES: usize = 1000;
 const LEAST_MEMORY: u64 = 16 << 20;
 
-/// One turn.
 struct Turn {
     pause_ms: u64,
     compaction: bool,
@@ -47,7 +46,6 @@ struct Found {
     bad_words: u64,
 }
 
-/// The benchmark.
 pub fn slots(args: &CompactArgs) -> Result<u8, Failure> {
     let (options, device_bytes) = with_one_device(&args.options)?;
     options.check_swap()?;

@@ -129,7 +129,6 @@ impl Compared {
     }
 }
 
-/// The benchmark.
 pub fn latency(args: &LatencyArgs) -> Result<u8, Failure> {
     let bytes = args.common.check(LEAST_BYTES)? / Order::HUGE.bytes() * Order::HUGE.bytes();
     if args.common.memory > bytes as u64 / 4 {

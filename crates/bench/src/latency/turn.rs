@@ -37,7 +37,6 @@ pub enum Pace {
     Open(f64),
 }
 
-/// The parameters of a turn.
 pub struct Turn<'a> {
     pub plan: ArenaPlan<'a>,
     pub order: Order,
@@ -208,7 +207,6 @@ impl Rounds {
         Rounds { folios, next: 0, pages_each: order.nr_pages(), random }
     }
 
-    /// A page of the next folio.
     fn next_page(&mut self) -> usize {
         let folio = self.folios[self.next] as usize;
         self.next = (self.next + 1) % self.folios.len();

@@ -32,7 +32,6 @@ pub enum Backing {
     Zram(Codec),
 }
 
-/// What to set up.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub struct Setup {
     /// Limit of the cgroup.

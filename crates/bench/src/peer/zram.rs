@@ -13,7 +13,6 @@ const CONTROL: &str = "/sys/class/zram-control";
 /// How long another program may keep a device busy and prevent its removal. udev opens each new device.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A zram, by name.
 #[derive(Clone, Debug)]
 pub struct Zram(String);
 

@@ -11,7 +11,7 @@ use crate::shared::pages::{Access, PAGE_WORDS, PageSet};
 use crate::shared::progress::{Progress, tell};
 use crate::shared::records::{Data, ROW_WORDS};
 use crate::shared::report::Report;
-use crate::shared::setup::{ArenaPlan, backing, seconds, whole_words};
+use crate::shared::setup::{ArenaPlan, backing, name_of, seconds, whole_words};
 use clap::Args;
 use folioswap::ExitStatus;
 use folioswap_command::args::{Folios, Paging, check_budget, parsed, report_file, size};
@@ -103,7 +103,7 @@ impl Shape {
             ("--seconds", self.seconds.to_string()),
             ("--dist", self.dist.to_string()),
             ("--access", self.access.to_string()),
-            ("--data", self.data.name().to_owned()),
+            ("--data", name_of(self.data)),
         ] {
             arguments.extend([name.into(), value.into()]);
         }
@@ -133,7 +133,6 @@ pub struct RandomArgs {
     pub json: Option<PathBuf>,
 }
 
-/// The figures of a run.
 #[derive(Clone, PartialEq, Debug, Default)]
 struct Figures {
     ops: f64,
@@ -178,7 +177,6 @@ impl Figures {
     }
 }
 
-/// The benchmark.
 pub fn random(args: &RandomArgs) -> Result<u8, Failure> {
     check_budget(args.paging.memory)?;
     let bytes = args.shape.bytes()?;
@@ -192,7 +190,8 @@ pub fn random(args: &RandomArgs) -> Result<u8, Failure> {
         let [p50, p90, p99, p999] = figures.quantiles_us;
         report.row(json!({
             "system": system, "folio": folio, "kind": args.shape.kind().name(), "dist": args.shape.dist.to_string(),
-            "access_bytes": args.shape.access, "data": args.shape.data.name(), "threads": args.shape.threads, "seconds": args.shape.seconds,
+            "access_bytes": args.shape.access, "data": name_of(args.shape.data), "threads": args.shape.threads,
+            "seconds": args.shape.seconds,
             "ops": figures.ops, "p50_us": p50, "p90_us": p90, "p99_us": p99, "p999_us": p999,
             "bad_words": figures.bad_words,
         }));

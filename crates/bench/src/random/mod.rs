@@ -26,7 +26,6 @@ pub struct Plan {
     pub time: Duration,
     /// Which pages are accessed.
     pub distribution: Distribution,
-    /// What an access does.
     pub access: Access,
     /// Words of an access. Divides a page; a multiple of a row for records.
     pub access_words: usize,
@@ -35,7 +34,6 @@ pub struct Plan {
 /// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Seconds that were counted.
     pub seconds: f64,
     /// Latencies of the counted accesses.
     pub latencies: HistogramSnapshot,

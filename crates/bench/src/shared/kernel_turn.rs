@@ -22,26 +22,22 @@ const SAMPLE_PERIOD: Duration = Duration::from_millis(50);
 /// The signals with which users end programs.
 const BY_USER: [i32; 4] = [signal::SIGHUP, signal::SIGINT, signal::SIGQUIT, signal::SIGTERM];
 
-/// What to compare with.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, ValueEnum)]
 pub enum Versus {
     /// Kernel swap (needs root)
     Kernel,
 }
 
-/// What to run.
 pub struct KernelTurn {
     /// Memory limit of the cgroup.
     pub memory_bytes: u64,
     /// Memory that the program fills.
     pub data_bytes: u64,
-    /// Where the kernel swaps to.
     pub backing: Backing,
     /// The command line of the hidden subcommand.
     pub argv: Vec<OsString>,
 }
 
-/// The result of a turn.
 pub enum Turn<T> {
     /// It ran to its end. With the largest sample of the zram, if there is one.
     Over(T, Option<Stored>),

@@ -14,7 +14,6 @@ const STEP_WORDS: usize = (2 << 20) / size_of::<u64>();
 pub struct Mixed {
     /// 10^9 bytes per second that were read, checked and rewritten.
     pub stream_gbps: f64,
-    /// The random accesses.
     pub random: Outcome,
     /// Wrong words in either part.
     pub bad_words: u64,

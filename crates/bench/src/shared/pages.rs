@@ -18,7 +18,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub const PAGE: usize = Order::PAGE.bytes();
 pub const BLOCK: usize = Order::HUGE.bytes();
 
-/// Words of a page.
 pub const PAGE_WORDS: usize = PAGE / size_of::<u64>();
 
 /// The right value of the word at `index`, written in `generation`. Never 0 in generations from 1 on.
@@ -30,7 +29,6 @@ fn tag(index: u64) -> u64 {
     index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) & !u64::from(u32::MAX)
 }
 
-/// What an access does.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Access {
     /// Reads and checks.
@@ -42,7 +40,6 @@ pub enum Access {
 }
 
 impl Access {
-    /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Access::Read => "read",
@@ -142,7 +139,6 @@ impl<'a> PageSet<'a> {
         pages
     }
 
-    /// The number of pages.
     pub fn len(&self) -> usize {
         self.pages.len()
     }

@@ -22,23 +22,10 @@ pub enum Data {
     Records,
 }
 
-impl Data {
-    /// The name on command lines.
-    pub fn name(self) -> &'static str {
-        match self {
-            Data::Plain => "plain",
-            Data::Records => "records",
-        }
-    }
-}
-
-/// Words of a row.
 pub const ROW_WORDS: usize = 16;
 
-/// A row in memory.
 type Row = [u64; ROW_WORDS];
 
-/// Rows of an order.
 const ORDER_ROWS: u64 = 4;
 
 const STATES: [u64; 8] = words(b"new     paid    packed  shipped arrived returnedrefundedlost    ");
@@ -75,7 +62,6 @@ fn skewed(chance: u64, len: usize) -> usize {
     (chance & (chance >> 8)) as usize % len
 }
 
-/// The row with this number and version.
 fn row(number: u64, version: u32) -> Row {
     let (turn, later) = (version as usize, u64::from(version));
     let (order, line) = (scramble(number / ORDER_ROWS), scramble(!number));

@@ -19,7 +19,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// An empty report.
     pub fn new(bench: &'static str) -> Report {
         Report { bench, measures: Map::new(), rows: Vec::new(), verdict: String::new() }
     }
@@ -33,7 +32,6 @@ impl Report {
         }
     }
 
-    /// Records a row.
     pub fn row(&mut self, row: Value) {
         self.rows.push(row);
     }

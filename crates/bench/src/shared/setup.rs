@@ -1,7 +1,7 @@
 //! Builds arenas from the command line and the needs of a benchmark.
 
 use crate::peer::Backing;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use folioswap::{Arena, DeviceSpec, FolioSize, SwapDevice, SwapIn, Tuning};
 use folioswap_command::args::{Folios, Paging, PagingOptions, check_budget, memory, report_file, size};
 use folioswap_command::exit::Failure;
@@ -43,6 +43,11 @@ impl CommonArgs {
     }
 }
 
+/// How a value is called on command lines.
+pub fn name_of(value: impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 /// Parses a time in seconds, such as 2 or 0.5.
 pub fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
@@ -62,11 +67,9 @@ pub fn whole_words(size: u64, least_bytes: u64) -> Result<usize, Failure> {
 /// How to build an arena. It can be built several times.
 #[derive(Clone, Debug)]
 pub struct ArenaPlan<'a> {
-    /// The budget.
     pub memory_bytes: u64,
     /// Devices and modes.
     pub options: &'a PagingOptions,
-    /// Folio size.
     pub folio: FolioSize,
     /// Whether folios are swapped in whole.
     pub swap_in: SwapIn,
@@ -85,7 +88,6 @@ impl<'a> ArenaPlan<'a> {
         ArenaPlan { swap_in: folios.swap_in, ..ArenaPlan::new(paging.memory, &paging.options, folios.folio) }
     }
 
-    /// Builds an arena.
     pub fn build(&self) -> Result<Arena, Failure> {
         let builder = self.options.builder()?.memory(self.memory_bytes).folio(self.folio);
         Ok(builder.swap_in(self.swap_in).tuning(self.tuning).build()?)

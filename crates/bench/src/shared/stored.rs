@@ -5,7 +5,6 @@
 
 use folioswap::Arena;
 
-/// A sample.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct Stored {
     /// Bytes that were swapped out and are still stored.

@@ -38,7 +38,6 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The plan of the sweep itself.
     pub fn plan(&self) -> Plan {
         Plan {
             threads: usize::from(self.threads),

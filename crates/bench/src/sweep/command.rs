@@ -10,7 +10,7 @@ use crate::shared::medians::{median, ratio};
 use crate::shared::progress::{Progress, tell};
 use crate::shared::raw::RawFile;
 use crate::shared::report::Report;
-use crate::shared::setup::{ArenaPlan, backing};
+use crate::shared::setup::{ArenaPlan, backing, name_of};
 use crate::shared::stored::Stored;
 use crate::sweep::args::{Shape, SweepArgs, Versus};
 use crate::sweep::managed::{managed, show, show_head, to_json};
@@ -29,7 +29,6 @@ use std::time::Duration;
 /// Raw rounds before the managed sweep, and again after it.
 const RAW_ROUNDS: usize = 2;
 
-/// The benchmark.
 pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     check_budget(args.paging.memory)?;
     let bytes = args.shape.bytes()?;
@@ -56,7 +55,7 @@ pub fn sweep(args: &SweepArgs) -> Result<u8, Failure> {
     let mut raw_reads = RawReads::default();
     raw_reads.read(raw.as_ref(), args.paging.memory)?;
     let arena = ArenaPlan::of(&args.paging, &args.folios);
-    let managed = managed(&arena, &args.shape.plan(), bytes, "folioswap", None)?;
+    let managed = managed(&arena, &args.shape.plan(), bytes, "folioswap")?;
     raw_reads.read(raw.as_ref(), args.paging.memory)?;
 
     if let Some(file) = &args.plot {
@@ -146,7 +145,7 @@ fn under_kernel(args: &SweepArgs, backing: &Backing) -> Result<Turn<Vec<Row>>, F
         ("--threads", shape.threads.to_string()),
         ("--rounds", shape.rounds.to_string()),
         ("--read-rounds", shape.read_rounds.to_string()),
-        ("--data", shape.data.name().to_owned()),
+        ("--data", name_of(shape.data)),
     ] {
         argv.extend([name.into(), value.into()]);
     }

@@ -1,6 +1,6 @@
 //! One sweep over a managed region, in an arena of its own.
 
-use crate::shared::progress::{Progress, Runs, tell};
+use crate::shared::progress::{Progress, tell};
 use crate::shared::setup::ArenaPlan;
 use crate::shared::stored::Stored;
 use crate::sweep::{self, Plan, Row};
@@ -12,9 +12,7 @@ use std::time::Duration;
 /// Sampling period of residency.
 const SAMPLE_PERIOD: Duration = Duration::from_millis(50);
 
-/// The result of a sweep.
 pub struct Managed {
-    /// Its rounds.
     pub rows: Vec<Row>,
     /// Share of the resident memory that was in huge pages at the end.
     pub huge_share: Option<f64>,
@@ -31,22 +29,13 @@ impl Managed {
     }
 }
 
-/// Sweeps `bytes` of a new arena. `system` is its name in the table. It may be one of several `runs`.
-pub fn managed(
-    arena: &ArenaPlan,
-    plan: &Plan,
-    bytes: usize,
-    system: &str,
-    runs: Option<&Runs>,
-) -> Result<Managed, Failure> {
+/// Sweeps `bytes` of a new arena. `system` is its name in the table.
+pub fn managed(arena: &ArenaPlan, plan: &Plan, bytes: usize, system: &str) -> Result<Managed, Failure> {
     let arena = arena.build()?;
     let mut region = arena.map(bytes)?;
     let words: &mut [u64] = bytemuck::cast_slice_mut(&mut region[..bytes]);
     let progress = Progress::new(bytes as u64, true);
     progress.say(format!("{system}, {} {}", arena.fault_mode(), arena.mapping()));
-    if let Some(runs) = runs {
-        progress.left(runs);
-    }
     let (mut over_budget_bytes, mut stored) = (0, None);
     let mut sample = || {
         Stored::keep_most(&mut stored, Stored::of_arena(&arena));
@@ -88,7 +77,6 @@ pub fn show(progress: &Progress, system: &str, row: &Row) {
     progress.line(&format!("{system:<10} {:<8} {:>10.3} {:>10.3}", row.kind.name(), row.seconds, row.gbps()));
 }
 
-/// Rows for the report.
 pub fn to_json<'a>(system: &'a str, rows: &'a [Row]) -> impl Iterator<Item = Value> + 'a {
     rows.iter().enumerate().map(move |(index, row)| {
         json!({

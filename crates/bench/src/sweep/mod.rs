@@ -21,7 +21,6 @@ use std::time::Instant;
 /// Words of one step, 2 MiB. Progress is counted and wrong words are searched in steps.
 const STEP_WORDS: usize = (2 << 20) / size_of::<u64>();
 
-/// What a round does.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub enum Kind {
     /// The first write, which touches memory for the first time.
@@ -42,18 +41,15 @@ impl Kind {
         }
     }
 
-    /// The kind with this name.
     pub fn from_name(name: &str) -> Option<Kind> {
         [Kind::First, Kind::Rewrite, Kind::Read].into_iter().find(|kind| kind.name() == name)
     }
 }
 
-/// The parameters of a sweep.
 #[derive(Copy, Clone, Debug)]
 pub struct Plan {
     /// Number of threads, each with a share of its own.
     pub threads: usize,
-    /// Write rounds.
     pub rounds: usize,
     /// Read rounds after them.
     pub read_rounds: usize,
@@ -72,7 +68,6 @@ impl Plan {
 /// The result of a round.
 #[derive(Copy, Clone, Debug)]
 pub struct Row {
-    /// What it did.
     pub kind: Kind,
     /// Wall time.
     pub seconds: f64,
@@ -196,7 +191,6 @@ pub fn gbps(rows: &[Row], kind: Kind) -> Vec<f64> {
     rows.iter().filter(|row| row.kind == kind).map(Row::gbps).collect()
 }
 
-/// The median of [`gbps`].
 pub fn median_gbps(rows: &[Row], kind: Kind) -> Option<f64> {
     median(&gbps(rows, kind))
 }

@@ -30,7 +30,7 @@ pub fn sweep_pages(args: &SweepArgs, bytes: usize) -> Result<u8, Failure> {
     for _ in 0..REPEATS {
         for (which, (swap_in, system)) in policies.into_iter().enumerate() {
             let plan = ArenaPlan { swap_in, ..ArenaPlan::of(&args.paging, &args.folios) };
-            let swept = managed(&plan, &args.shape.plan(), bytes, system, None)?;
+            let swept = managed(&plan, &args.shape.plan(), bytes, system)?;
             write[which].extend(gbps(&swept.rows, Kind::Rewrite));
             read[which].extend(gbps(&swept.rows, Kind::Read));
             bad_words += swept.bad_words();

@@ -5,16 +5,20 @@ use std::path::Path;
 
 use plotters::prelude::*;
 
-use crate::shared::plot::{colour, draw_legend, draw_line, save};
 use crate::sweep::Row;
 use folioswap_command::exit::Failure;
 
 const SIZE: (u32, u32) = (760, 380);
 
+/// Of folioswap, and of what it is compared with.
+const COLOURS: [RGBColor; 2] = [RGBColor(31, 119, 180), RGBColor(214, 39, 40)];
+
 /// Draws the rounds of each system, by its name, to a file.
 pub fn draw(file: &Path, title: &str, systems: &[(&str, &Vec<Row>)]) -> Result<(), Failure> {
     let mut svg = String::new();
-    save(file, to_svg(&mut svg, title, systems).map(|()| svg))
+    to_svg(&mut svg, title, systems)
+        .and_then(|()| Ok(std::fs::write(file, svg)?))
+        .map_err(|error| Failure::new(format!("{} was not written: {error}", file.display())))
 }
 
 fn to_svg(svg: &mut String, title: &str, systems: &[(&str, &Vec<Row>)]) -> Result<(), Box<dyn Error>> {
@@ -38,12 +42,17 @@ fn to_svg(svg: &mut String, title: &str, systems: &[(&str, &Vec<Row>)]) -> Resul
         .y_desc("GB/s")
         .draw()?;
     let systems = systems.iter().filter(|(_, rows)| !rows.is_empty());
-    for (index, (name, rows)) in systems.enumerate() {
+    for (colour, (name, rows)) in COLOURS.into_iter().zip(systems) {
         let points: Vec<_> = rows.iter().enumerate().map(|(at, row)| (at as f64 + 1.0, row.gbps())).collect();
-        draw_line(&mut chart, (index, name), points.iter().copied(), 3)?;
-        chart.draw_series(points.into_iter().map(|point| Circle::new(point, 4, colour(index).filled())))?;
+        let style = colour.stroke_width(3);
+        chart
+            .draw_series(LineSeries::new(points.iter().copied(), style))?
+            .label(*name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], style));
+        chart.draw_series(points.into_iter().map(|point| Circle::new(point, 4, colour.filled())))?;
     }
-    draw_legend(&mut chart, SeriesLabelPosition::UpperLeft)?;
+    let mut names = chart.configure_series_labels();
+    names.position(SeriesLabelPosition::UpperLeft).border_style(BLACK).background_style(WHITE.mix(0.8)).draw()?;
     area.present()?;
     drop(chart);
     Ok(())

@@ -11,7 +11,6 @@ use crate::sparse::Sparse;
 use crate::sync::{Mark, Mutex, Ordering, lock};
 use std::ops::Range;
 
-/// Blocks in a chunk of the table.
 const CHUNK_BLOCKS: usize = 64;
 
 /// A block that was never in use, one that is, and one that was.

@@ -156,7 +156,6 @@ impl CpuLists {
         }
     }
 
-    /// Frames on all lists.
     pub(super) fn nr_frames(&self) -> usize {
         self.cpus.iter().map(Cpu::nr_frames).sum()
     }

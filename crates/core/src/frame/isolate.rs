@@ -68,7 +68,6 @@ impl Buddy {
         self.isolated += records[head].order.nr_pages();
     }
 
-    /// Isolates held frames.
     fn isolate_held(&mut self, records: &mut Records, head: u32) {
         let nr_frames = records[head].order.nr_pages();
         self.block_mut(head).nr_taken -= nr_frames as u16;

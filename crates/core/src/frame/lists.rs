@@ -14,7 +14,6 @@ use crate::order::Order;
 use crate::packed::Packed;
 use std::ops::{Index, IndexMut};
 
-/// No frame.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// The two classes of folios; each has its own set of lists.
@@ -66,7 +65,6 @@ pub struct Oldest {
     pub age: u32,
 }
 
-/// The state of a frame.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum FrameState {
     /// Part of the run or folio whose head lies before it.

@@ -31,7 +31,6 @@ impl SizeClass {
     ///
     /// # Panics
     /// When the length is 0 or above [`MAX_OBJECT_BYTES`].
-    #[must_use]
     pub fn of(len: usize) -> SizeClass {
         assert!((1..=MAX_OBJECT_BYTES).contains(&len), "an object of {len} bytes");
         let units = (len - 1) / SMALLEST_STEP;
@@ -47,14 +46,12 @@ impl SizeClass {
     ///
     /// # Panics
     /// When there is no class with this number.
-    #[must_use]
     pub fn from_index(index: usize) -> SizeClass {
         assert!(index < NR_CLASSES, "class {index}");
         SizeClass(index as u8)
     }
 
     /// Its number, from 0 on.
-    #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -65,7 +62,6 @@ impl SizeClass {
     }
 
     /// Bytes of an object.
-    #[must_use]
     pub const fn object_bytes(self) -> usize {
         let index = self.0 as usize;
         if index < STEPS {
@@ -75,13 +71,11 @@ impl SizeClass {
     }
 
     /// Objects in a group.
-    #[must_use]
     pub const fn group_objects(self) -> usize {
         u64::BITS as usize >> self.doublings()
     }
 
     /// Bytes of a group: whole pages.
-    #[must_use]
     pub const fn group_bytes(self) -> usize {
         self.object_bytes() * self.group_objects()
     }

@@ -32,7 +32,6 @@ pub struct ObjectId {
 
 impl ObjectId {
     /// Bytes before it in the range of its class.
-    #[must_use]
     pub const fn offset_bytes(self) -> usize {
         self.index as usize * self.class.object_bytes()
     }
@@ -50,13 +49,11 @@ pub struct EmptyGroup {
 
 impl EmptyGroup {
     /// Bytes before it in the range of its class.
-    #[must_use]
     pub const fn offset_bytes(self) -> usize {
         self.index * self.class.group_bytes()
     }
 
     /// Bytes of it that were used, from its start.
-    #[must_use]
     pub const fn len_bytes(self) -> usize {
         self.nr_pages * PAGE_SIZE
     }
@@ -157,7 +154,6 @@ impl Groups {
 pub struct Pool {
     classes: Box<[Mutex<Groups>]>,
     limit_pages: u64,
-    /// Pages that it has.
     nr_pages: AtomicU64,
     /// Pages of groups without objects, included above.
     nr_empty_pages: AtomicU64,
@@ -167,7 +163,6 @@ pub struct Pool {
 
 impl Pool {
     /// A pool of at most `limit_bytes` of memory.
-    #[must_use]
     pub fn new(limit_bytes: usize) -> Pool {
         Pool {
             classes: (0..NR_CLASSES).map(|_| Mutex::new(Groups::default())).collect(),
@@ -184,7 +179,6 @@ impl Pool {
     }
 
     /// The size of the address range that a class needs in a pool of `limit_bytes`.
-    #[must_use]
     pub const fn range_bytes(limit_bytes: usize, class: SizeClass) -> usize {
         Pool::most_groups(limit_bytes, class) * class.group_bytes()
     }
@@ -294,25 +288,21 @@ impl Pool {
     }
 
     /// Bytes that it may have.
-    #[must_use]
     pub fn limit_bytes(&self) -> usize {
         self.limit_pages as usize * PAGE_SIZE
     }
 
     /// Bytes that it has.
-    #[must_use]
     pub fn used_bytes(&self) -> usize {
         self.nr_pages.load(Ordering::Relaxed) as usize * PAGE_SIZE
     }
 
     /// Bytes of the objects, rounded up to their classes.
-    #[must_use]
     pub fn object_bytes(&self) -> usize {
         self.object_bytes.load(Ordering::Relaxed) as usize
     }
 
     /// Bytes of groups without objects, which could be given back.
-    #[must_use]
     pub fn empty_bytes(&self) -> usize {
         self.nr_empty_pages.load(Ordering::Relaxed) as usize * PAGE_SIZE
     }

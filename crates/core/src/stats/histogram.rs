@@ -18,12 +18,10 @@ const SUB_BUCKETS: usize = 1 << SUB_BITS;
 const VALUE_BITS: u32 = 36;
 const NR_BUCKETS: usize = SUB_BUCKETS * (VALUE_BITS - SUB_BITS + 1) as usize;
 
-/// The band for a value.
 fn band(value: u64) -> usize {
     BAND_EDGES_NS.iter().map(|&edge| usize::from(value >= edge)).sum()
 }
 
-/// The bucket for a value.
 fn bucket(value: u64) -> usize {
     let value = value.min((1 << VALUE_BITS) - 1);
     let shift = (u64::BITS - value.leading_zeros()).saturating_sub(SUB_BITS + 1);

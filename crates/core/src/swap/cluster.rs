@@ -241,7 +241,6 @@ impl Slots {
     }
 }
 
-/// One cluster.
 #[repr(C, align(128))]
 pub(super) struct Cluster {
     /// Free slots.
@@ -260,7 +259,6 @@ impl Cluster {
         Cluster { room: AtomicU32::new(0), slots: Mutex::new(Slots::new(home)), link: Link::new() }
     }
 
-    /// Locks it.
     pub(super) fn lock(&self) -> Held<'_> {
         Held { slots: lock(&self.slots), room: &self.room }
     }

@@ -6,7 +6,6 @@ use crate::sync::{AtomicU32, Ordering};
 const NR_ORDERS: usize = MAX_ORDER as usize + 1;
 pub(super) const NR_LISTS: usize = 2 + 2 * NR_ORDERS;
 const _: () = assert!(NR_LISTS <= 32, "a list has its bit");
-/// No cluster.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// Where a cluster belongs.

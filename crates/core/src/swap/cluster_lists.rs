@@ -76,7 +76,6 @@ impl Lists<'_> {
         self.link(cluster.get()).state()
     }
 
-    /// Clusters on the list of this place.
     pub(super) fn len(&self, place: ClusterState) -> usize {
         place.list().map_or(0, |list| self.ends[list].len as usize)
     }
@@ -144,7 +143,6 @@ impl Lists<'_> {
         Some(ClusterId::new(first))
     }
 
-    /// Claims the first cluster of this place.
     pub(super) fn claim_first(&mut self, place: ClusterState) -> Option<(ClusterId, ClusterState)> {
         Some((self.shift(place, ClusterState::Off)?, place))
     }

@@ -214,7 +214,6 @@ impl ClusterTable {
         taken
     }
 
-    /// Notes that a cluster was discarded.
     pub(super) fn discarded(&self, id: ClusterId) {
         let mut cluster = self.cluster(id).lock();
         let mut lists = self.lists(cluster.home);

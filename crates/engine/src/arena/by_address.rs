@@ -42,7 +42,6 @@ pub struct Replaced<'a> {
 
 impl Replaced<'_> {
     /// The parts that were managed before.
-    #[must_use]
     pub fn managed(&self) -> &[Range<usize>] {
         self.managed
     }
@@ -93,13 +92,11 @@ impl RawSpace {
     }
 
     /// Whether pages of the block at an address are managed, or were.
-    #[must_use]
     pub fn contains(&self, addr: usize) -> bool {
         self.engine.table().contains(addr)
     }
 
     /// Whether pages of a block that overlaps the range are managed, or were. Cheap, and callable from signal handlers.
-    #[must_use]
     pub fn overlaps(&self, addr: usize, len: usize) -> bool {
         self.engine.table().overlaps(addr..addr.saturating_add(len))
     }
@@ -117,14 +114,12 @@ impl RawSpace {
     }
 
     /// Whether the program has locked any of a range in RAM.
-    #[must_use]
     pub fn has_locked(&self, range: &Range<usize>) -> bool {
         let range = range.clone();
         self.inside(move |engine| engine.table().has_locked(&range))
     }
 
     /// Whether the program has locked some of a range in RAM, but not all. The kernel has several mappings there.
-    #[must_use]
     pub fn is_partly_locked(&self, range: &Range<usize>) -> bool {
         let range = range.clone();
         self.inside(move |engine| engine.table().is_partly_locked(&range))
@@ -140,7 +135,6 @@ impl RawSpace {
     }
 
     /// The parts of a range that are managed, in order.
-    #[must_use]
     pub fn managed_parts(&self, range: Range<usize>) -> Vec<Range<usize>> {
         self.with(move |engine| {
             let _blocked = signals::block_all(); // a signal handler might touch one of these
@@ -149,7 +143,6 @@ impl RawSpace {
     }
 
     /// The parts of a range with content, in RAM or not, in the first block that has some. Empty: there is none.
-    #[must_use]
     pub fn first_filled(&self, range: Range<usize>) -> Vec<Range<usize>> {
         self.with(move |engine| {
             let _blocked = signals::block_all(); // a signal handler might touch one of these
@@ -159,7 +152,6 @@ impl RawSpace {
 
     /// Bytes of RAM that the engine uses: managed memory, frames without content, and the most that swap devices in
     /// memory may use.
-    #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         self.inside(|engine| {
             (engine.ram().zones().counts().populated * PAGE_SIZE) as u64
@@ -168,19 +160,16 @@ impl RawSpace {
     }
 
     /// The budget in bytes.
-    #[must_use]
     pub fn memory(&self) -> u64 {
         self.engine.ram().budget_bytes()
     }
 
     /// Whether the budget, and with it all managed memory, is locked in RAM.
-    #[must_use]
     pub fn is_locked(&self) -> bool {
         self.engine.ram().frames().is_locked()
     }
 
     /// How faults are delivered: [`FaultMode::Direct`] or [`FaultMode::Monitor`].
-    #[must_use]
     pub fn mode(&self) -> FaultMode {
         self.mode
     }

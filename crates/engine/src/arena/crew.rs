@@ -84,7 +84,6 @@ impl Crew {
         }))
     }
 
-    /// The running threads.
     pub fn threads(&self) -> MutexGuard<'_, Vec<Thread>> {
         self.threads.lock().expect("nothing panics under this lock")
     }

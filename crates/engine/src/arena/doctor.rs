@@ -52,7 +52,6 @@ impl Finding {
 
 /// Checks kernel, userfaultfd, MOVE, huge pages, io_uring, memory limits and free disk space, and reports the size of
 /// records.
-#[must_use]
 pub fn doctor() -> Vec<Finding> {
     vec![
         kernel(),

@@ -11,6 +11,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use allocator_api2::alloc::{AllocError, Allocator};
 use dlmalloc::Dlmalloc;
 use folioswap_core::{BLOCK_BYTES, RangeSet};
 
@@ -119,7 +120,6 @@ unsafe impl dlmalloc::Allocator for Chunks {
 
 impl ArenaHeap {
     /// A heap in this arena. Takes no memory yet.
-    #[must_use]
     pub fn new(arena: &Arena) -> Self {
         let space = arena.raw();
         let chunks = Chunks { space: space.clone(), ranges: std::cell::RefCell::default() };
@@ -139,7 +139,6 @@ impl ArenaHeap {
     }
 
     /// The arena that it is in.
-    #[must_use]
     pub fn arena(&self) -> &Arena {
         &self.inner.arena
     }
@@ -148,13 +147,28 @@ impl ArenaHeap {
     /// left, or `align` is no power of two up to 2 MiB. The content is anything.
     #[must_use]
     pub fn allocate(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        self.inner.allocate(size, align, false)
+        if !align.is_power_of_two() || align > BLOCK_BYTES || size > isize::MAX as usize {
+            return None;
+        }
+        if size.max(align) >= LARGE_BYTES {
+            return self.map(size.max(1)).ok();
+        }
+        // SAFETY: any size, and an alignment that is a power of two; the guard makes the access exclusive.
+        let block = unsafe { self.inner.small().malloc(size, align.max(ALIGNMENT)) };
+        let block = NonNull::new(block)?;
+        self.inner.note(block.as_ptr() as usize, size);
+        Some(block)
     }
 
     /// As [`ArenaHeap::allocate`], zeroed. A large block is zero without being touched.
     #[must_use]
     pub fn allocate_zeroed(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        self.inner.allocate(size, align, true)
+        let block = self.allocate(size, align)?;
+        if size.max(align) < LARGE_BYTES {
+            // SAFETY: a new block of this size, which nobody else knows.
+            unsafe { block.as_ptr().write_bytes(0, size) };
+        }
+        Some(block)
     }
 
     /// Maps `len` zeroed bytes, aligned to 2 MiB: a block of its own, whatever its length. Costs some system calls.
@@ -162,7 +176,10 @@ impl ArenaHeap {
     /// # Errors
     /// [`Error::BadLength`], or the kernel's error.
     pub fn map(&self, len: usize) -> Result<NonNull<u8>, Error> {
-        self.inner.map(len)
+        let addr = self.inner.space.map(len)?;
+        self.inner.large().insert(addr, len);
+        self.inner.note(addr, len);
+        Ok(NonNull::new(addr as *mut u8).expect("no mapping begins at 0"))
     }
 
     /// Frees a block of its own: one of [`ArenaHeap::map`], or of [`LARGE_BYTES`] and more. `false`: none begins at
@@ -171,8 +188,12 @@ impl ArenaHeap {
     /// # Safety
     /// Nobody uses the block any more.
     pub unsafe fn unmap(&self, block: *mut u8) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.unmap(block as usize) }
+        let addr = block as usize;
+        let Some(len) = self.inner.take_large(addr) else { return false };
+        // SAFETY: a mapping of this heap that nobody uses any more. It is unmapped last: another thread may have the
+        // addresses at once.
+        unsafe { self.inner.space.unmap(addr, len) };
+        true
     }
 
     /// Frees a block.
@@ -180,8 +201,11 @@ impl ArenaHeap {
     /// # Safety
     /// The block is this heap's, and nobody uses it any more.
     pub unsafe fn release(&self, block: NonNull<u8>) {
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.release(block) }
+        // SAFETY: the caller gives the block up.
+        if !unsafe { self.unmap(block.as_ptr()) } {
+            // SAFETY: a small block of this heap, which the caller gives up.
+            unsafe { self.inner.small().c_free(block.as_ptr()) }
+        }
     }
 
     /// Resizes a block, which may move. The content is kept up to the smaller of both sizes. `None`: there is no
@@ -191,46 +215,72 @@ impl ArenaHeap {
     /// The block is this heap's, allocated with this alignment, and nobody uses it meanwhile. If it has moved, nobody
     /// uses the old address.
     pub unsafe fn resize(&self, block: NonNull<u8>, size: usize, align: usize) -> Option<NonNull<u8>> {
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.resize(block, size, align) }
+        let (inner, addr) = (&self.inner, block.as_ptr() as usize);
+        let large = inner.large_len(addr);
+        if let Some(len) = large.filter(|_| size >= LARGE_BYTES) {
+            // Before the move: once the old addresses are free they may be another thread's block.
+            inner.large().remove(&addr);
+            // SAFETY: one mapping of this heap, which the caller lets move.
+            let moved = unsafe { inner.space.remap(addr, len, size) };
+            let (to, now) = moved.as_ref().map_or((addr, len), |&to| (to, size));
+            inner.large().insert(to, now);
+            if moved.is_ok() {
+                inner.note(to, size);
+                return NonNull::new(to as *mut u8);
+            } // else some of it is in use by a system call: copy
+        }
+        if large.is_none() && size < LARGE_BYTES && align <= ALIGNMENT {
+            // SAFETY: a small block of this heap.
+            let moved = NonNull::new(unsafe { inner.small().c_realloc(block.as_ptr(), size) })?;
+            inner.note(moved.as_ptr() as usize, size);
+            return Some(moved);
+        }
+        let moved = self.allocate(size, align)?;
+        // SAFETY: both blocks are this heap's and differ; as many bytes as both have. Then the caller gives up the old.
+        unsafe {
+            let len = self.usable(block).min(size);
+            moved.as_ptr().copy_from_nonoverlapping(block.as_ptr(), len);
+            self.release(block);
+        }
+        Some(moved)
     }
 
     /// Bytes of all large blocks, and of the chunks of small ones.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         let large: usize = self.inner.large().values().sum();
         large + self.inner.small().allocator().ranges.borrow().iter().map(|chunk| chunk.len()).sum::<usize>()
     }
 
     /// Whether an address lies in a small block's chunk, or is the start of a large block, of this heap.
-    #[must_use]
     pub fn owns(&self, block: *const u8) -> bool {
-        self.inner.owns(block as usize)
+        let (inner, addr) = (&self.inner, block as usize);
+        let may_be = inner.lowest.load(Ordering::Relaxed)..inner.highest.load(Ordering::Relaxed);
+        may_be.contains(&addr)
+            && (inner.large_len(addr).is_some()
+                || inner.small().allocator().ranges.borrow().overlaps(&(addr..addr + 1)))
     }
 
     /// Whether a range of addresses lies in one large block, or in chunks of small ones, of this heap.
-    #[must_use]
     pub fn contains(&self, range: &std::ops::Range<usize>) -> bool {
         let large = self.inner.large().range(..=range.start).next_back().map(|(&addr, &len)| addr..addr + len);
-        large.is_some_and(|block| range.end <= block.end && range.start < block.end)
-            || self
-                .inner
-                .small()
-                .allocator()
-                .ranges
-                .borrow()
-                .iter()
-                .any(|chunk| chunk.start <= range.start && range.end <= chunk.end)
+        let holds = |part: std::ops::Range<usize>| part.start <= range.start && range.end <= part.end;
+        large.is_some_and(|block| holds(block.clone()) && range.start < block.end)
+            || self.inner.small().allocator().ranges.borrow().iter().any(holds)
     }
 
     /// The bytes of a block that can be used: as many as were asked for, or a few more.
     ///
     /// # Safety
     /// The block is this heap's.
-    #[must_use]
     pub unsafe fn usable(&self, block: NonNull<u8>) -> usize {
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.usable(block) }
+        if let Some(len) = self.inner.large_len(block.as_ptr() as usize) {
+            return len;
+        }
+        // The word before a block has the size of its chunk, that word included, and three flag bits: the layout of
+        // the pinned version of dlmalloc. A test checks it.
+        // SAFETY: that word belongs to the block's chunk.
+        let head = unsafe { *block.as_ptr().cast::<usize>().sub(1) };
+        (head & !7) - size_of::<usize>()
     }
 }
 
@@ -254,105 +304,12 @@ impl Inner {
         self.highest.fetch_max(start.saturating_add(len.max(1)), Ordering::Relaxed);
     }
 
-    fn allocate(&self, size: usize, align: usize, zeroed: bool) -> Option<NonNull<u8>> {
-        if !align.is_power_of_two() || align > BLOCK_BYTES || size > isize::MAX as usize {
-            return None;
-        }
-        if size.max(align) >= LARGE_BYTES {
-            return self.map(size.max(1)).ok();
-        }
-        // SAFETY: any size, and an alignment that is a power of two; the guard makes the access exclusive.
-        let block = unsafe { self.small().malloc(size, align.max(ALIGNMENT)) };
-        let block = NonNull::new(block)?;
-        self.note(block.as_ptr() as usize, size);
-        if zeroed {
-            // SAFETY: a new block of this size, which nobody else knows.
-            unsafe { block.as_ptr().write_bytes(0, size) };
-        }
-        Some(block)
-    }
-
-    fn map(&self, len: usize) -> Result<NonNull<u8>, Error> {
-        let addr = self.space.map(len)?;
-        self.large().insert(addr, len);
-        self.note(addr, len);
-        Ok(NonNull::new(addr as *mut u8).expect("no mapping begins at 0"))
-    }
-
-    unsafe fn unmap(&self, addr: usize) -> bool {
-        let Some(len) = self.take_large(addr) else { return false };
-        // SAFETY: a mapping of this heap that nobody uses any more. It is unmapped last: another thread may have the
-        // addresses at once.
-        unsafe { self.space.unmap(addr, len) };
-        true
-    }
-
-    unsafe fn release(&self, block: NonNull<u8>) {
-        // SAFETY: the caller gives the block up.
-        if !unsafe { self.unmap(block.as_ptr() as usize) } {
-            // SAFETY: a small block of this heap, which the caller gives up.
-            unsafe { self.small().c_free(block.as_ptr()) }
-        }
-    }
-
     fn take_large(&self, addr: usize) -> Option<usize> {
         if addr.is_multiple_of(BLOCK_BYTES) { self.large().remove(&addr) } else { None }
     }
 
     fn large_len(&self, addr: usize) -> Option<usize> {
         if addr.is_multiple_of(BLOCK_BYTES) { self.large().get(&addr).copied() } else { None }
-    }
-
-    unsafe fn resize(&self, block: NonNull<u8>, size: usize, align: usize) -> Option<NonNull<u8>> {
-        let addr = block.as_ptr() as usize;
-        let large = self.large_len(addr);
-        if let Some(len) = large.filter(|_| size >= LARGE_BYTES) {
-            // Before the move: once the old addresses are free they may be another thread's block.
-            self.large().remove(&addr);
-            // SAFETY: one mapping of this heap, which the caller lets move.
-            let moved = unsafe { self.space.remap(addr, len, size) };
-            let (to, now) = moved.as_ref().map_or((addr, len), |&to| (to, size));
-            self.large().insert(to, now);
-            if moved.is_ok() {
-                self.note(to, size);
-                return NonNull::new(to as *mut u8);
-            } // else some of it is in use by a system call: copy
-        }
-        if large.is_none() && size < LARGE_BYTES && align <= ALIGNMENT {
-            // SAFETY: a small block of this heap.
-            let moved = NonNull::new(unsafe { self.small().c_realloc(block.as_ptr(), size) })?;
-            self.note(moved.as_ptr() as usize, size);
-            return Some(moved);
-        }
-        let moved = self.allocate(size, align, false)?;
-        // SAFETY: both blocks are this heap's and differ; as many bytes as both have. Then the caller gives up the old.
-        unsafe {
-            let len = self.usable(block).min(size);
-            moved.as_ptr().copy_from_nonoverlapping(block.as_ptr(), len);
-            self.release(block);
-        }
-        Some(moved)
-    }
-
-    fn owns(&self, addr: usize) -> bool {
-        if addr < self.lowest.load(Ordering::Relaxed) || addr >= self.highest.load(Ordering::Relaxed) {
-            return false;
-        }
-        if self.large_len(addr).is_some() {
-            return true;
-        }
-        self.small().allocator().ranges.borrow().overlaps(&(addr..addr + 1))
-    }
-
-    unsafe fn usable(&self, block: NonNull<u8>) -> usize {
-        if let Some(len) = self.large_len(block.as_ptr() as usize) {
-            return len;
-        }
-        // The word before a block has the size of its chunk, that word included, and three flag bits: the layout of
-        // the pinned version of dlmalloc. A test checks it.
-        // SAFETY: that word belongs to the block's chunk.
-        let head = unsafe { *block.as_ptr().cast::<usize>().sub(1) };
-        (head & !7) - size_of::<usize>()
     }
 }
 
@@ -370,31 +327,27 @@ impl Drop for Inner {
     }
 }
 
+fn as_slice(block: Option<NonNull<u8>>, len: usize) -> Result<NonNull<[u8]>, AllocError> {
+    block.map(|block| NonNull::slice_from_raw_parts(block, len)).ok_or(AllocError)
+}
+
 // SAFETY: a block stays valid while a clone of the heap lives; clones share all blocks, and moving one moves none.
-unsafe impl allocator_api2::alloc::Allocator for ArenaHeap {
-    fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, allocator_api2::alloc::AllocError> {
-        let block = self.inner.allocate(layout.size(), layout.align(), false);
-        block.map(|block| NonNull::slice_from_raw_parts(block, layout.size())).ok_or(allocator_api2::alloc::AllocError)
+unsafe impl Allocator for ArenaHeap {
+    fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
+        as_slice(self.allocate(layout.size(), layout.align()), layout.size())
     }
 
-    fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, allocator_api2::alloc::AllocError> {
-        let block = self.inner.allocate(layout.size(), layout.align(), true);
-        block.map(|block| NonNull::slice_from_raw_parts(block, layout.size())).ok_or(allocator_api2::alloc::AllocError)
+    fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
+        as_slice(self.allocate_zeroed(layout.size(), layout.align()), layout.size())
     }
 
     unsafe fn deallocate(&self, block: NonNull<u8>, _: Layout) {
         // SAFETY: the caller's promise.
-        unsafe { self.inner.release(block) }
+        unsafe { self.release(block) }
     }
 
-    unsafe fn grow(
-        &self,
-        block: NonNull<u8>,
-        _: Layout,
-        new: Layout,
-    ) -> Result<NonNull<[u8]>, allocator_api2::alloc::AllocError> {
+    unsafe fn grow(&self, block: NonNull<u8>, _: Layout, new: Layout) -> Result<NonNull<[u8]>, AllocError> {
         // SAFETY: the caller's promise. Where the alignment grows, the block is copied or large, and then has it.
-        let moved = unsafe { self.inner.resize(block, new.size(), new.align()) };
-        moved.map(|block| NonNull::slice_from_raw_parts(block, new.size())).ok_or(allocator_api2::alloc::AllocError)
+        as_slice(unsafe { self.resize(block, new.size(), new.align()) }, new.size())
     }
 }

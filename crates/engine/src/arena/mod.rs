@@ -63,6 +63,7 @@ use crate::swap::space::SwapSpace;
 const SHRINK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Settings of an arena to be built.
+#[must_use]
 pub struct ArenaBuilder {
     memory: u64,
     locked: bool,
@@ -81,7 +82,6 @@ pub struct ArenaBuilder {
 
 impl ArenaBuilder {
     /// The budget: the most bytes of RAM that the arena's memory may take. At least 16 MiB. Default: 256 MiB.
-    #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = bytes;
         self
@@ -91,7 +91,6 @@ impl ArenaBuilder {
     /// of it is given back before the arena ends. Takes 1 to 5 ms for 2 MiB. Without CAP_IPC_LOCK the process needs a
     /// limit of locked memory that covers the budget and all regions together. The engine's own
     /// records are not locked. Default: false.
-    #[must_use]
     pub fn locked(mut self, locked: bool) -> Self {
         self.locked = locked;
         self
@@ -100,28 +99,24 @@ impl ArenaBuilder {
     /// Adds a swap device, a [`DeviceSpec`](crate::DeviceSpec) or a [`SwapDevice`]. The latter can set a priority.
     /// Devices without one are used in the order in which they were added, except that a NUMA node prefers its own.
     /// Default: an unlinked file in [`device::default_directory`] that grows as needed.
-    #[must_use]
     pub fn device(mut self, device: impl Into<SwapDevice>) -> Self {
         self.devices.push(device.into());
         self
     }
 
     /// Sets which CPUs and devices are on which NUMA node. Default: as the kernel reports.
-    #[must_use]
     pub fn topology(mut self, topology: Topology) -> Self {
         self.topology = Some(topology);
         self
     }
 
     /// How faults are delivered. Default: [`FaultMode::Auto`].
-    #[must_use]
     pub fn faults(mut self, mode: FaultMode) -> Self {
         self.faults = mode;
         self
     }
 
     /// How folios are mapped. Default: [`Mapping::Auto`].
-    #[must_use]
     pub fn mapping(mut self, mapping: Mapping) -> Self {
         self.mapping = mapping;
         self
@@ -130,7 +125,6 @@ impl ArenaBuilder {
     /// Whether the program may end soon, or never need swap: then the threads for swap start when memory first runs
     /// short. Default: false.
     #[doc(hidden)]
-    #[must_use]
     pub fn may_end_soon(mut self, may: bool) -> Self {
         self.may_end_soon = may;
         self
@@ -138,14 +132,12 @@ impl ArenaBuilder {
 
     /// The size of the arena's folios: an [`Order`], or [`FolioSize::Auto`], which measures what is best for each 2 MiB
     /// of addresses. Default: auto.
-    #[must_use]
     pub fn folio(mut self, size: impl Into<FolioSize>) -> Self {
         self.folio = size.into();
         self
     }
 
     /// Whether folios that were swapped out whole are swapped in whole. Default: [`SwapIn::Always`].
-    #[must_use]
     pub fn swap_in(mut self, policy: SwapIn) -> Self {
         self.swap_in = policy;
         self
@@ -153,7 +145,6 @@ impl ArenaBuilder {
 
     /// Settings that only benchmarks change.
     #[doc(hidden)]
-    #[must_use]
     pub fn tuning(mut self, tuning: Tuning) -> Self {
         self.tuning = tuning;
         self
@@ -167,7 +158,6 @@ impl ArenaBuilder {
     }
 
     /// Counts in memory that is shared with another process ([`open_shared_stats`](crate::open_shared_stats)).
-    #[must_use]
     pub fn shared_stats(mut self, stats: &'static SharedCounters) -> Self {
         self.stats = Some(stats);
         self
@@ -294,7 +284,7 @@ impl ArenaBuilder {
         let stats = self.stats.map_or_else(|| StatsHome::Own(shared_stats::of_its_own()), StatsHome::Shared);
         let stats = Arc::new(stats);
         let backing = Backing::new(frames, mapper, Arc::clone(&stats));
-        let ram = Ram::new(zoning, backing, Arc::clone(&stats), self.memory, self.tuning.zeroed_stock)?;
+        let ram = Ram::new(zoning, backing, Arc::clone(&stats), self.memory)?;
         let swap = self.swap_space(devices, &ram, &stats);
         let compactor = Compactor::new(
             ram.zones().all(),
@@ -343,7 +333,6 @@ pub struct Residency {
 
 impl Arena {
     /// A builder with default settings.
-    #[must_use]
     pub fn builder() -> ArenaBuilder {
         ArenaBuilder {
             memory: 256 << 20,
@@ -379,7 +368,6 @@ impl Arena {
     }
 
     /// Whether folios are swapped in whole.
-    #[must_use]
     pub fn swap_in(&self) -> SwapIn {
         self.running.engine.policy().swap_in()
     }
@@ -390,14 +378,12 @@ impl Arena {
     }
 
     /// All statistics so far. Takes about 100 us, and 90 KiB for the histograms.
-    #[must_use]
     pub fn stats(&self) -> StatsSnapshot {
         self.running.flush_slots();
         self.running.engine.stats().snapshot()
     }
 
     /// The budget in bytes.
-    #[must_use]
     pub fn memory(&self) -> u64 {
         self.running.engine.ram().budget_bytes()
     }
@@ -458,14 +444,12 @@ impl Arena {
     }
 
     /// Whether the budget is locked in RAM ([`ArenaBuilder::locked`]).
-    #[must_use]
     pub fn is_locked(&self) -> bool {
         self.running.engine.ram().frames().is_locked()
     }
 
     /// The swap devices in the order in which they are used, apart from the preferences of nodes: by priority, then in
     /// the order in which they were added.
-    #[must_use]
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.running.flush_slots();
         let _inside = self.running.engine.enter();
@@ -499,25 +483,21 @@ impl Arena {
     }
 
     /// How faults are delivered: [`FaultMode::Direct`] or [`FaultMode::Monitor`].
-    #[must_use]
     pub fn fault_mode(&self) -> FaultMode {
         self.running.mode
     }
 
     /// How folios are mapped: [`Mapping::Move`] or [`Mapping::Copy`].
-    #[must_use]
     pub fn mapping(&self) -> Mapping {
         self.running.mapping
     }
 
     /// The size of folios.
-    #[must_use]
     pub fn folio(&self) -> FolioSize {
         self.running.engine.policy().fixed_order().map_or(FolioSize::Auto, FolioSize::Fixed)
     }
 
     /// The arena's memory by address, for faces that replace a C library's memory calls.
-    #[must_use]
     pub fn raw(&self) -> RawSpace {
         self.running.raw.clone()
     }
@@ -544,9 +524,6 @@ impl Arena {
 
     /// Asks the kernel how much is in RAM, and notes the huge pages in the statistics. Walks the page tables: about 1
     /// ms for a GiB. A folio that moves meanwhile is counted twice or not at all.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn measure(&self) -> Result<Residency, Error> {
         let scan = self.running.engine.measure().map_err(Error::system("reading the page map"))?;
         Ok(Residency { resident_bytes: scan.present_bytes, huge_bytes: scan.huge_bytes, budget_bytes: self.memory() })
@@ -558,7 +535,6 @@ impl Arena {
     }
 
     /// Bytes in use by the engine's own records: folio table, zones, and slot records.
-    #[must_use]
     pub fn metadata_bytes(&self) -> usize {
         let _inside = self.running.engine.enter();
         self.running.engine.metadata_bytes()

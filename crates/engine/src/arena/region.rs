@@ -28,7 +28,6 @@ impl Region {
     }
 
     /// Its first address, a multiple of 2 MiB.
-    #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         self.addr as *const u8
     }

@@ -48,7 +48,6 @@ impl RunSettings {
     pub const VARIABLE: &str = "FOLIOSWAP_RUN";
 
     /// The value of the variable.
-    #[must_use]
     pub fn encode(&self) -> OsString {
         let mut text = Vec::new();
         put(&mut text, "memory", self.memory_bytes);

@@ -8,14 +8,12 @@ use crate::swap::attached::Frees;
 /// Settings that only benchmarks and tests change.
 #[derive(Debug, Clone, Copy)]
 pub struct Tuning {
-    /// Limits the throughput of each device in bytes per second, reads and writes together.
+    /// Limits the throughput of each device in RAM in bytes per second, reads and writes together.
     pub throttle: Option<u64>,
     /// Treats devices as rotational disks or not, whatever the kernel reports.
     pub rotational: Option<bool>,
     /// How freed slots get back to their clusters.
     pub frees: Frees,
-    /// Whether zeroed memory is kept in stock for first touches.
-    pub zeroed_stock: bool,
     /// How small folios are moved to make room for whole ones, in RAM and on devices. `None`: not at all.
     pub compaction: Option<Stage>,
     /// How small folios get new homes in RAM, where both ways are possible.
@@ -28,7 +26,6 @@ impl Default for Tuning {
             throttle: None,
             rotational: None,
             frees: Frees::Cheapest,
-            zeroed_stock: true,
             compaction: Some(Stage::default()),
             compaction_means: CompactionMeans::Exchange,
         }

@@ -19,7 +19,6 @@ pub struct Usage {
 
 impl Arena {
     /// Where the memory is. Takes a few microseconds a device.
-    #[must_use]
     pub fn usage(&self) -> Usage {
         let swapped_bytes = self.devices().iter().map(|device| device.used_bytes).sum();
         let _inside = self.running.engine.enter();

@@ -63,7 +63,6 @@ impl<'p> Block<'p> {
         self.parts.swap()
     }
 
-    /// The pages of a folio in the block.
     pub fn pages_of(&self, index: usize) -> Range<usize> {
         let nr_pages = self.order().nr_pages();
         index * nr_pages..(index + 1) * nr_pages

@@ -11,7 +11,6 @@ use crate::swap::health::SwapInError;
 /// Parts of a block that are contiguous on the device.
 pub(crate) struct SlotRun {
     pub slot: SlotId,
-    /// Pages of the block.
     pub pages: Range<usize>,
 }
 
@@ -55,7 +54,6 @@ impl SlotRun {
         self.read(block, bytes).await
     }
 
-    /// Reads and verifies.
     pub async fn read(&self, block: &Block<'_>, bytes: &mut [u8]) -> Result<(), SwapInError> {
         let addr = block.table().addr(block.id().page(self.pages.start));
         let is_right = |bytes: &[u8]| self.is_right(block, bytes);

@@ -131,7 +131,6 @@ struct Owner {
 const _: () = assert!(size_of::<Owner>() == 12, "an owner takes 12 bytes");
 
 impl Owner {
-    /// The sort key.
     fn key(&self) -> (UnitId, Order) {
         (self.first, self.order)
     }

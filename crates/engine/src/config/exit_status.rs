@@ -31,13 +31,11 @@ impl ExitStatus {
     ];
 
     /// The number.
-    #[must_use]
     pub const fn code(self) -> u8 {
         self as u8
     }
 
     /// What it means, as `--help` and docs/options.md have it.
-    #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
             ExitStatus::CheckFailed => "a check of `bench` or `doctor` did not hold",

@@ -17,7 +17,6 @@ fn unit_bytes(order: Order) -> usize {
     if order < PIECE { PAGE_SIZE } else { PIECE.bytes() }
 }
 
-/// The hash of a unit.
 pub(crate) fn hash(key: &HashKey, unit: &[u8]) -> u128 {
     XxHash3_128::oneshot_with_secret(key, unit).expect("136 bytes of key are enough")
 }

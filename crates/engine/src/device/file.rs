@@ -5,7 +5,7 @@
 //! holes is reserved again in the same way.
 
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -232,10 +232,6 @@ impl Device for FileDevice {
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.fd.with(|fd| direct_io::pwrite_exact(fd, bytes, offset))
-    }
-
-    fn fd(&self) -> Option<RawFd> {
-        Some(self.fd.number())
     }
 
     fn descriptor(&self) -> Option<&Descriptor> {

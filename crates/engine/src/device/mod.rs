@@ -87,7 +87,9 @@ pub(crate) trait Device: Send + Sync {
     ///
     /// # Errors
     /// The kernel's; `StorageFull` when there is no room.
-    fn reserve(&self, offset: u64, len: u64) -> io::Result<()>;
+    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Whether [`Device::discard`] gives space back.
     fn discards(&self) -> bool {
@@ -170,12 +172,14 @@ pub(crate) trait Device: Send + Sync {
         None
     }
 
-    /// A descriptor for io_uring, if the device has one.
-    fn fd(&self) -> Option<RawFd>;
-
-    /// The same, by which a forked child goes on to read.
+    /// The descriptor of its file, by which a forked child goes on to read.
     fn descriptor(&self) -> Option<&Descriptor> {
         None
+    }
+
+    /// A descriptor for io_uring, if the device has one.
+    fn fd(&self) -> Option<RawFd> {
+        self.descriptor().map(Descriptor::number)
     }
 
     /// Whether forked children get its content, if that is in memory: as their own, copy-on-write.
@@ -196,7 +200,6 @@ pub(crate) trait Device: Send + Sync {
 }
 
 /// Directory of the default swap file.
-#[must_use]
 pub fn default_directory() -> PathBuf {
     let named = std::env::var_os(DIRECTORY_VARIABLE)
         .filter(|named| !named.is_empty())
@@ -219,8 +222,11 @@ impl From<Box<dyn Device>> for Opened {
 }
 
 impl Opened {
-    /// The same device, limited to this speed.
+    /// The same device, limited to this speed if it is in RAM.
     pub fn throttled(self, bytes_per_second: u64) -> Opened {
+        if self.device.memory().is_none() {
+            return self;
+        }
         Opened { device: Box::new(Throttled::new(self.device, bytes_per_second)), ..self }
     }
 }

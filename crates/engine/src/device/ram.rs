@@ -2,7 +2,6 @@
 //! measure the least that a device can cost.
 
 use std::io;
-use std::os::fd::RawFd;
 
 use folioswap_core::{Locked, NodeId};
 use folioswap_sys::memory::{self, Reservation};
@@ -75,10 +74,6 @@ impl Device for RamDevice {
         Some(self.memory.len() as u64)
     }
 
-    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
-        Ok(())
-    }
-
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         bytes.copy_from_slice(self.run(offset, bytes.len()));
         Ok(())
@@ -87,10 +82,6 @@ impl Device for RamDevice {
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.run(offset, bytes.len()).copy_from_slice(bytes);
         Ok(())
-    }
-
-    fn fd(&self) -> Option<RawFd> {
-        None
     }
 
     fn let_children_have(&self, have: bool) -> io::Result<()> {

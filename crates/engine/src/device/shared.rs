@@ -64,7 +64,6 @@ impl KeptDevice {
     }
 
     /// What the program's processes need to open it.
-    #[must_use]
     pub fn share(&self) -> SharedDevice {
         let path = format!("/proc/{}/fd/{}", std::process::id(), self.0.fd.number());
         SharedDevice { path: path.into(), identity: self.0.fd.file_id() }

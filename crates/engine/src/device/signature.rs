@@ -122,9 +122,6 @@ const ZFS_RECORDS: usize = 128 << 10;
 const ZFS_MAGIC: u64 = 0x00ba_b10c;
 
 /// What a device of `size` bytes, open with O_DIRECT, holds. `None`: nothing that is known.
-///
-/// # Errors
-/// The device's.
 pub(crate) fn find(fd: RawFd, size: u64) -> io::Result<Option<&'static str>> {
     let tail_from = size.saturating_sub(TAIL_BYTES) & !(TAIL_BYTES / 2 - 1);
     let mut memory = vec![0; (HEAD_BYTES.max(2 * TAIL_BYTES)) as usize + ALIGNMENT];

@@ -54,7 +54,6 @@ pub enum Codec {
 
 impl Codec {
     /// Its name in text: `lz4` or `zstd`.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Codec::Lz4 => "lz4",

@@ -1,17 +1,13 @@
-//! A device with limited throughput. For measurements.
+//! A device in RAM with limited throughput, for measurements.
 //!
-//! Reads and writes queue up, and each call returns when a device of that speed would have completed it. A throttled
-//! device in RAM offers neither a descriptor nor direct access to its memory, so the engine treats it as a disk.
+//! Reads and writes queue up, and each call returns when a device of that speed would have completed it. It offers no
+//! direct access to its memory, so the engine treats it as a disk.
 
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use folioswap_core::Order;
-use folioswap_sys::descriptor::Descriptor;
-
-use super::{Device, MemoryUse, OnFreed};
+use super::Device;
 
 /// A device behind a queue.
 pub(crate) struct Throttled {
@@ -45,26 +41,6 @@ impl Device for Throttled {
         self.device.limit_bytes()
     }
 
-    fn has_from_start(&self) -> u64 {
-        self.device.has_from_start()
-    }
-
-    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.device.reserve(offset, len)
-    }
-
-    fn discards(&self) -> bool {
-        self.device.discards()
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.device.discard(offset, len)
-    }
-
-    fn is_rotational(&self) -> bool {
-        self.device.is_rotational()
-    }
-
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.take_turn(bytes.len(), || self.device.read(offset, bytes))
     }
@@ -73,40 +49,8 @@ impl Device for Throttled {
         self.take_turn(bytes.len(), || self.device.write(offset, bytes))
     }
 
-    fn write_anyway(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.take_turn(bytes.len(), || self.device.write_anyway(offset, bytes))
-    }
-
-    fn has_room(&self, order: Order) -> bool {
-        self.device.has_room(order)
-    }
-
-    fn compresses(&self) -> bool {
-        self.device.compresses()
-    }
-
-    fn on_freed(&self) -> Option<OnFreed> {
-        self.device.on_freed()
-    }
-
-    fn memory_use(&self) -> Option<MemoryUse> {
-        self.device.memory_use()
-    }
-
-    fn fd(&self) -> Option<RawFd> {
-        None
-    }
-
-    fn descriptor(&self) -> Option<&Descriptor> {
-        self.device.descriptor()
-    }
-
     fn let_children_have(&self, have: bool) -> io::Result<()> {
         self.device.let_children_have(have)
-    }
-
-    fn node(&self) -> Option<usize> {
-        self.device.node()
     }
 
     fn name(&self) -> String {

@@ -49,7 +49,6 @@ impl Topology {
     }
 
     /// The machine's topology, as the kernel reports it, or one node if it reports none.
-    #[must_use]
     pub fn of_machine() -> Topology {
         let mut topology = Topology::empty(false);
         for node in numa::nodes() {
@@ -122,13 +121,11 @@ impl Topology {
     }
 
     /// Whether this node exists.
-    #[must_use]
     pub fn has(&self, node: NodeId) -> bool {
         self.nodes.contains(&node)
     }
 
     /// All nodes, by number.
-    #[must_use]
     pub fn nodes(&self) -> &[NodeId] {
         &self.nodes
     }
@@ -156,7 +153,6 @@ impl Topology {
     }
 
     /// The node of a CPU.
-    #[must_use]
     pub fn node_of(&self, cpu: CpuId) -> NodeId {
         self.node_of_cpu.get(cpu.index()).copied().flatten().unwrap_or(self.nodes[0])
     }

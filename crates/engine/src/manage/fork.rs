@@ -30,7 +30,6 @@ use crate::relocate::remove;
 /// What the kernel's madvise says of a range of which a part is not mapped. It has changed the rest.
 const UNMAPPED: i32 = libc::ENOMEM;
 
-/// The engine at rest, for a fork.
 pub(crate) struct Resting<'e> {
     engine: &'e Engine,
     _unchanged: Unchanged<'e>,

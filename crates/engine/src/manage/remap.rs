@@ -28,15 +28,12 @@ struct Lifted {
     blocks: Vec<(BlockId, Entries)>,
 }
 
-/// The entries of a block.
 enum Entries {
-    /// All of it.
     Block(Box<Entry>),
     /// Those of pages, by their addresses in units of a page.
     Pages(Vec<(usize, Content)>),
 }
 
-/// The content of a page.
 #[derive(Clone, Copy)]
 enum Content {
     Mapped(FrameId),

@@ -95,7 +95,6 @@ impl Demand {
         self.lacks_reclaim.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that a thread reclaims.
     pub fn note_reclaim(&self) {
         self.reclaims.store(true, Ordering::Release);
     }
@@ -105,7 +104,6 @@ impl Demand {
         self.reclaims.load(Ordering::Acquire) || self.lacks_reclaim()
     }
 
-    /// Whether no thread reclaims.
     pub fn lacks_reclaim(&self) -> bool {
         self.lacks_reclaim.load(Ordering::Relaxed)
     }

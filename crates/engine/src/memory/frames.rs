@@ -118,7 +118,6 @@ impl Frames {
         self.is_locked.store(false, Ordering::Relaxed);
     }
 
-    /// The homes of a zone's frames.
     pub fn homes_of(&self, zone: usize) -> Range<usize> {
         self.part_of(self.range(), zone)
     }

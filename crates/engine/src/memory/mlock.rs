@@ -100,7 +100,6 @@ pub(crate) fn populate_all(ram: &Ram) -> Result<(), Error> {
     Ok(())
 }
 
-/// Grows a locked budget.
 pub(crate) fn grow_locked(ram: &Ram, bytes: u64) -> Result<(), Error> {
     let _one_at_a_time = ram.growing.lock().expect("nothing panics under this lock");
     let now_bytes = ram.budget_bytes();

@@ -26,7 +26,6 @@ impl Patience {
         self.stall_said.swap(stall, Ordering::Relaxed) != stall
     }
 
-    /// Whether a stall was reported.
     #[cfg(test)]
     pub fn has_said_stall(&self) -> bool {
         self.stall_said.load(Ordering::SeqCst) > 0

@@ -42,14 +42,7 @@ pub(crate) struct Ram {
 }
 
 impl Ram {
-    /// RAM of `budget_bytes`.
-    pub fn new(
-        zoning: Zoning,
-        backing: Backing,
-        stats: Arc<StatsHome>,
-        budget_bytes: u64,
-        keeps_stock: bool,
-    ) -> Result<Self, Error> {
+    pub fn new(zoning: Zoning, backing: Backing, stats: Arc<StatsHome>, budget_bytes: u64) -> Result<Self, Error> {
         let nr_cpus = folioswap_sys::cpu::nr_cpus();
         let zone_nodes = zoning.nodes.clone();
         let zones = zoning.zones(backing.frames().nr_pageblocks(), nr_cpus);
@@ -57,7 +50,7 @@ impl Ram {
         zones.set_limit(budget_bytes as usize / PAGE_SIZE);
         let demand = Demand::default();
         Ok(Ram {
-            stock: ZeroedStock::new(keeps_stock, zones.all().len(), Arc::clone(demand.background())),
+            stock: ZeroedStock::new(zones.all().len(), Arc::clone(demand.background())),
             zones,
             zone_nodes,
             backing,
@@ -75,7 +68,6 @@ impl Ram {
         &self.zones
     }
 
-    /// Pages that the budget allows.
     pub fn budget_pages(&self) -> usize {
         self.budget_blocks() * BLOCK_PAGES
     }
@@ -85,7 +77,6 @@ impl Ram {
         &self.neighbours
     }
 
-    /// The zone of a frame.
     pub fn zone(&self, frame: FrameId) -> &Zone {
         self.zones.of(frame)
     }
@@ -100,7 +91,6 @@ impl Ram {
         self.zone_nodes.get(self.zones.index_of(frame)).copied()
     }
 
-    /// The memory of the frames.
     pub fn backing(&self) -> &Backing {
         &self.backing
     }
@@ -117,7 +107,6 @@ impl Ram {
         &self.demand
     }
 
-    /// Zeroed pageblocks.
     pub fn stock(&self) -> &ZeroedStock {
         &self.stock
     }
@@ -127,12 +116,10 @@ impl Ram {
         self.budget_bytes.load(Ordering::Relaxed)
     }
 
-    /// Notes what the budget was set to.
     pub(super) fn note_budget(&self, bytes: u64) {
         self.budget_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// The budget in blocks.
     pub fn budget_blocks(&self) -> usize {
         self.zones.counts().limit / Order::HUGE.nr_pages()
     }
@@ -164,7 +151,6 @@ impl Ram {
         self.frame_freed().signal();
     }
 
-    /// Frees a pageblock that has no memory.
     pub fn release_unpopulated(&self, pageblock: FrameId) {
         self.zone(pageblock).pageblocks().give_unpopulated(pageblock);
         self.note_resident();

@@ -24,14 +24,12 @@ pub struct SelfTest {
 
 impl SelfTest {
     /// The mapping chosen by `auto` on this kernel.
-    #[must_use]
     pub fn mapping(&self) -> Mapping {
         if self.moves.is_ok() { Mapping::Move } else { Mapping::Copy }
     }
 }
 
 /// Moves one huge page out and in, checks its content and whether it is still huge. Takes about 0.3 ms.
-#[must_use]
 pub fn self_test() -> SelfTest {
     let mut stays_huge = false;
     let moves = move_out_and_in(&mut stays_huge).map_err(|failed| failed.reason);

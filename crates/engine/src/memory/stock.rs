@@ -14,7 +14,6 @@ const BUDGET_SHARE: usize = 32;
 /// First touches for each block in stock, so that a program with only a few gets none.
 const TOUCHES_EACH: usize = 4;
 
-/// The stock of an arena.
 pub(crate) struct ZeroedStock {
     blocks: Mutex<Vec<FrameId>>,
     /// Number of blocks. Changed under the lock, read without it.
@@ -24,20 +23,18 @@ pub(crate) struct ZeroedStock {
     nr_touches: AtomicUsize,
     /// The number of first touches when reclaim last looked.
     nr_touches_seen: AtomicUsize,
-    enabled: bool,
     is_wanted: AtomicBool,
     background: Arc<Event>,
 }
 
 impl ZeroedStock {
-    pub fn new(enabled: bool, nr_zones: usize, background: Arc<Event>) -> Self {
+    pub fn new(nr_zones: usize, background: Arc<Event>) -> Self {
         ZeroedStock {
             blocks: Mutex::new(Vec::with_capacity(MOST * nr_zones)), // never grows, so faults do not wait for that
             nr: AtomicUsize::new(0),
             touched_on: AtomicU32::new(0),
             nr_touches: AtomicUsize::new(0),
             nr_touches_seen: AtomicUsize::new(0),
-            enabled,
             is_wanted: AtomicBool::new(false),
             background,
         }
@@ -46,10 +43,9 @@ impl ZeroedStock {
     /// The number of blocks of a zone to keep.
     pub fn target(&self, zone: &Zone) -> usize {
         let most = MOST.min(zone.counts().limit / Order::HUGE.nr_pages() / BUDGET_SHARE);
-        if self.enabled { most.min(self.nr_touches.load(Ordering::Relaxed) / TOUCHES_EACH) } else { 0 }
+        most.min(self.nr_touches.load(Ordering::Relaxed) / TOUCHES_EACH)
     }
 
-    /// Has it filled.
     pub fn want(&self) {
         self.is_wanted.store(true, Ordering::SeqCst);
         self.background.signal();

@@ -17,7 +17,6 @@ use crate::process::turns::Waits;
 
 const _: () = assert!(PAGE_SIZE == folioswap_sys::memory::PAGE_SIZE);
 
-/// Bits of a user address.
 const ADDRESS_BITS: u32 = 47;
 
 /// Blocks in the addresses of a process.
@@ -26,7 +25,6 @@ const NR_BLOCKS: usize = (1 << ADDRESS_BITS) / Order::HUGE.bytes();
 /// The folio table of an arena.
 pub(crate) struct Table {
     folios: FolioTable,
-    /// The blocks in use.
     in_use: Mutex<RangeSet>,
     changing: Mutex<()>,
     nr_changes: AtomicU64,
@@ -65,7 +63,6 @@ impl Table {
         range.start.min(1 << ADDRESS_BITS)..range.end.min(1 << ADDRESS_BITS)
     }
 
-    /// The page at an address.
     pub fn page_at(&self, addr: usize) -> FolioId {
         FolioId::from_index(addr / Order::PAGE.bytes())
     }
@@ -98,7 +95,6 @@ impl Table {
         self.folios.untouched(blocks)
     }
 
-    /// The ranges of blocks in use.
     pub fn in_use(&self) -> Vec<Range<usize>> {
         self.in_use_set().iter().collect()
     }
@@ -208,7 +204,6 @@ impl Table {
             && self.locked.lock().expect("nothing panics under this lock").parts(range) != [range.clone()]
     }
 
-    /// Memory of the table, in bytes.
     pub fn bytes(&self) -> usize {
         self.folios.bytes()
     }

@@ -42,7 +42,6 @@ impl Zoning {
         Zones::new(nr_pageblocks_max, self.nr_zones, nr_cpus, self.zone_of_cpu)
     }
 
-    /// Binds the frames' memory to the zones' nodes.
     pub fn bind(&self, frames: &Frames) {
         for (zone, node) in self.nodes.iter().enumerate().filter(|_| self.is_bound) {
             for range in [frames.homes_of(zone), frames.nursery_of(zone), frames.small_nursery_of(zone)] {

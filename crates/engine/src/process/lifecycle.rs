@@ -30,7 +30,6 @@ impl Lifecycle {
         &self.gate
     }
 
-    /// Whether the arena is stopping.
     pub fn stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }

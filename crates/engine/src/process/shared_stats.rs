@@ -60,13 +60,11 @@ unsafe impl Zeroable for SharedCounters {}
 
 impl SharedCounters {
     /// The counters.
-    #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
     /// The name and the figures of each device of the processes that count here, summed over all processes.
-    #[must_use]
     pub fn devices(&self) -> Vec<(String, DeviceIo)> {
         self.devices.iter().filter_map(|record| Some((record.name()?, record.snapshot()))).collect()
     }
@@ -82,7 +80,6 @@ impl SharedCounters {
     }
 
     /// How many of these there were.
-    #[must_use]
     pub fn defects(&self) -> u64 {
         self.defects.load(Ordering::Relaxed)
     }
@@ -100,19 +97,16 @@ impl SharedCounters {
         self.unpaged.iter().map(|place| place.load(Ordering::Relaxed) as u32).take_while(|&process| process != 0)
     }
 
-    /// Counts an arena of this mode.
     pub(crate) fn count_mode(&self, mode: FaultMode) {
         self.modes[usize::from(mode == FaultMode::Monitor)].fetch_add(1, Ordering::Relaxed);
     }
 
     /// How many arenas of this mode were built.
-    #[must_use]
     pub fn nr_in_mode(&self, mode: FaultMode) -> u64 {
         self.modes[usize::from(mode == FaultMode::Monitor)].load(Ordering::Relaxed)
     }
 
     /// The processes that have ended.
-    #[must_use]
     pub fn ended(&self) -> Vec<ProcessMemory> {
         self.processes.iter().map_while(ProcessRecord::get).collect()
     }
@@ -151,18 +145,12 @@ pub struct SharedStats(SharedMemory<SharedCounters>);
 
 impl SharedStats {
     /// Zeroed counters.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn new() -> io::Result<Self> {
         SharedMemory::create("folioswap-stats").map(SharedStats)
     }
 
     /// Lets others open it while this process lives, once they are [answered](Offer::answer). Without sockets there is
     /// no offer, and those of the same user and root find it.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn offer(&self) -> io::Result<(StatsPlace, Option<Offer>)> {
         let key = Key::draw()?;
         let offer = Offer::new(key, self.0.as_fd().try_clone_to_owned()?).ok();
@@ -170,7 +158,6 @@ impl SharedStats {
     }
 
     /// The counters.
-    #[must_use]
     pub fn get(&self) -> &SharedCounters {
         &self.0
     }

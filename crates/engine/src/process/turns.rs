@@ -28,7 +28,6 @@ pub(crate) fn asleep<R>(flow: impl Future<Output = R>) -> R {
     }
 }
 
-/// How a flow waits.
 #[derive(Clone, Copy)]
 pub(crate) enum Waits<'t> {
     /// Its thread sleeps.
@@ -126,7 +125,6 @@ impl Turns {
         self.reads.borrow_mut().collect(0);
     }
 
-    /// Whether a flow may have what it needs.
     pub fn may_go_on(&self, need: Need) -> bool {
         match need {
             Need::Turn => true,
@@ -136,9 +134,6 @@ impl Turns {
 
     /// Reads from a file into pieces of memory, and returns how many bytes that were. May change the slices that
     /// describe them.
-    ///
-    /// # Errors
-    /// The device's.
     ///
     /// # Panics
     /// If no reads can be in flight ([`Turns::has_ring`]).

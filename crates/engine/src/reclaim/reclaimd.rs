@@ -42,20 +42,16 @@ enum Step {
     Stuck,
 }
 
-/// Identifies a reclaim thread.
 #[derive(Copy, Clone)]
 pub(crate) struct ReclaimThread {
-    /// Index of its zone.
     zone: usize,
     /// 0, or the number of the companion.
     companion: usize,
 }
 
 impl ReclaimThread {
-    /// The first zone's.
     pub const FIRST: ReclaimThread = ReclaimThread { zone: 0, companion: 0 };
 
-    /// One thread for each zone.
     pub fn of_zones(nr_zones: usize) -> impl Iterator<Item = ReclaimThread> {
         (0..nr_zones).map(|zone| ReclaimThread { zone, companion: 0 })
     }

@@ -56,8 +56,10 @@ impl<'e> Batch<'e> {
 /// What one write covers.
 pub(crate) enum Outgoing<'t> {
     /// A whole block, locked, its folio at home and on no list.
-    Whole { block: Block<'t>, slot: SlotId },
-    /// A batch of small folios.
+    Whole {
+        block: Block<'t>,
+        slot: SlotId,
+    },
     Small(Batch<'t>),
 }
 

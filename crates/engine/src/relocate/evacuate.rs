@@ -20,7 +20,6 @@ use crate::swap::block::Buffer;
 /// The pause after the first step. It is doubled with each step.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// When the next step is due.

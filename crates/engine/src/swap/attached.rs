@@ -205,7 +205,6 @@ impl Attached {
         freed
     }
 
-    /// Frees slots at once.
     pub(super) fn free_now(&self, slot: SlotId, order: Order) {
         if self.is_foreign() || !self.held.keeps(slot, order) {
             self.clusters.free(slot, order);
@@ -351,7 +350,6 @@ impl Attached {
         self.clusters.nr_used().saturating_sub(self.nr_bad.load(Ordering::Relaxed))
     }
 
-    /// The same in bytes.
     pub fn used_bytes(&self) -> u64 {
         (self.nr_used() * Order::PAGE.bytes()) as u64
     }
@@ -423,7 +421,6 @@ impl Attached {
         renewed > 0
     }
 
-    /// Whether a discard is worthwhile.
     pub(super) fn discards_due(&self) -> bool {
         self.nr_spare() >= WORTH_DISCARDING
     }
@@ -492,7 +489,6 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
     use std::io;
-    use std::os::fd::RawFd;
     use std::sync::Arc;
 
     const CPU: CpuId = CpuId::new(0);
@@ -538,24 +534,18 @@ mod tests {
             unreachable!("nothing is written here")
         }
 
-        fn fd(&self) -> Option<RawFd> {
-            None
-        }
-
         fn name(&self) -> String {
             "sparse".into()
         }
     }
 
     fn sparse() -> (Attached, Arc<Disk>) {
+        freeing(Frees::Collected)
+    }
+
+    fn freeing(frees: Frees) -> (Attached, Arc<Disk>) {
         let disk = Arc::<Disk>::default();
-        let layout = Layout {
-            most_slots: 1 << 27,
-            device_shift: DEVICE_SHIFT,
-            nr_cpus: 2,
-            rotational: None,
-            frees: Frees::Collected,
-        };
+        let layout = Layout { most_slots: 1 << 27, device_shift: DEVICE_SHIFT, nr_cpus: 2, rotational: None, frees };
         (Attached::new(Box::new(Sparse(Arc::clone(&disk))), "sparse".into(), layout, None), disk)
     }
 
@@ -644,15 +634,7 @@ mod tests {
 
     #[test]
     fn freed_synchronously_space_goes_back_in_the_free() {
-        let disk = Arc::<Disk>::default();
-        let layout = Layout {
-            most_slots: 1 << 27,
-            device_shift: DEVICE_SHIFT,
-            nr_cpus: 2,
-            rotational: None,
-            frees: Frees::Synchronous,
-        };
-        let attached = Attached::new(Box::new(Sparse(Arc::clone(&disk))), "sparse".into(), layout, None);
+        let (attached, disk) = freeing(Frees::Synchronous);
         let slots: Vec<_> = (0..300).filter_map(|_| attached.allocate(CPU, Order::HUGE)).collect();
         let reserved = attached.reserved_bytes();
         let filled = slots.iter().filter(|&&slot| attached.free(CPU, slot, Order::HUGE) == Freed::Filled).count();
@@ -663,8 +645,7 @@ mod tests {
 
     #[test]
     fn what_costs_little_to_free_is_not_collected() {
-        let (mut attached, _disk) = sparse();
-        attached.frees = Frees::Cheapest;
+        let (mut attached, _disk) = freeing(Frees::Cheapest);
         let slots: Vec<_> = (0..3).filter_map(|_| attached.allocate(CPU, Order::PAGE)).collect();
         let freed = slots.iter().map(|&slot| attached.free(CPU, slot, Order::PAGE));
         assert_eq!(freed.collect::<Vec<_>>(), [Freed::Immediate; 3]);

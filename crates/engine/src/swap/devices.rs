@@ -47,7 +47,6 @@ impl std::ops::Deref for InUse<'_> {
     }
 }
 
-/// All devices of an arena.
 pub(crate) struct Devices {
     pub(super) entries: Box<[DeviceEntry]>,
     /// Places from this index on never had a device.
@@ -58,7 +57,6 @@ pub(crate) struct Devices {
     /// Threads that wait to add or remove a device.
     pub(super) nr_changing: AtomicUsize,
     layout: Layout,
-    /// Whether a device compresses.
     compresses: AtomicBool,
     /// Shared I/O counters of devices. `None`: each device has its own.
     shared: Option<&'static SharedCounters>,
@@ -144,13 +142,11 @@ impl Devices {
         named.next().map(|(id, _)| id)
     }
 
-    /// The devices, one at a time.
     pub(super) fn each(&self) -> impl Iterator<Item = (DeviceId, InUse<'_>)> {
         let ids = (0..self.nr_places.load(Ordering::Acquire)).map(DeviceId::from_index);
         ids.filter_map(|id| Some((id, self.get(id)?)))
     }
 
-    /// The device at an index, if there is one.
     pub fn get(&self, id: DeviceId) -> Option<InUse<'_>> {
         Some(self.entries[id.index()].read()).filter(|entry| entry.is_some()).map(InUse)
     }
@@ -164,12 +160,10 @@ impl Devices {
         SlotId::new(slot.get() & ((1 << self.layout.device_shift) - 1))
     }
 
-    /// The device of a slot.
     pub fn device_of(&self, slot: SlotId) -> DeviceId {
         DeviceId::new((slot.get() >> self.layout.device_shift) as u32)
     }
 
-    /// A slot of a device by its number there.
     pub fn slot_on(&self, id: DeviceId, within: SlotId) -> SlotId {
         SlotId::new(u64::from(id.get()) << self.layout.device_shift | within.get())
     }
@@ -229,7 +223,6 @@ impl Devices {
         }
     }
 
-    /// The devices that are failing.
     pub fn failing_devices(&self) -> Vec<DeviceId> {
         self.each().filter(|(_, attached)| attached.health.is_failing()).map(|(id, _)| id).collect()
     }

@@ -23,7 +23,6 @@ const BATCH: usize = 4;
 /// State of the thread's discards.
 #[derive(Default)]
 pub(crate) enum Discards {
-    /// Nothing is to be discarded.
     #[default]
     None,
     /// Most of the space has been free since this moment.
@@ -32,7 +31,6 @@ pub(crate) enum Discards {
     Giving,
 }
 
-/// What the thread does next.
 pub(crate) enum Next {
     /// Sleep until it is woken.
     Sleep,
@@ -105,7 +103,6 @@ mod tests {
     use crate::swap::attached::Frees;
     use folioswap_core::{CpuId, Order};
     use std::io;
-    use std::os::fd::RawFd;
     use std::sync::{Mutex, mpsc};
 
     /// A device that tells of each discard, and waits for an answer.
@@ -117,10 +114,6 @@ mod tests {
     impl Device for Asks {
         fn limit_bytes(&self) -> Option<u64> {
             Some(1 << 30)
-        }
-
-        fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
-            Ok(())
         }
 
         fn discards(&self) -> bool {
@@ -139,10 +132,6 @@ mod tests {
 
         fn write(&self, _offset: u64, _bytes: &[u8]) -> io::Result<()> {
             unreachable!("nothing is written here")
-        }
-
-        fn fd(&self) -> Option<RawFd> {
-            None
         }
 
         fn name(&self) -> String {

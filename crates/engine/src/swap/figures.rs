@@ -55,7 +55,6 @@ impl IoFigures {
         self.in_flight.store(0, Relaxed);
     }
 
-    /// Notes that a request begins.
     pub fn begin(&self) -> Begun {
         if !self.timed {
             return Begun(None);
@@ -118,12 +117,10 @@ impl IoFigures {
         self.record().failed(failure);
     }
 
-    /// Requests in flight.
     pub fn in_flight(&self) -> u64 {
         self.in_flight.load(Relaxed)
     }
 
-    /// The figures at this moment.
     pub fn snapshot(&self) -> DeviceIo {
         let mut io = self.record().snapshot();
         io.in_flight = self.in_flight();

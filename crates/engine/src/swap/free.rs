@@ -40,7 +40,6 @@ impl Freeing {
         Freeing { background, on_watch: AtomicBool::new(synchronous) }
     }
 
-    /// Wakes the thread.
     pub fn wake(&self) {
         self.background.signal();
     }

@@ -13,7 +13,6 @@ type Bits = Vec<u64>;
 
 const BITS: usize = u64::BITS as usize;
 
-/// The held slots of a device.
 #[derive(Default)]
 pub(crate) struct HeldSlots {
     any: AtomicBool,
@@ -79,7 +78,6 @@ impl HeldSlots {
         held.freed.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Holds the slots in use for a fork.
     pub fn hold(&self, fork: u64, mut in_use: Bits) {
         let mut held = self.held.lock().expect("nothing panics under this lock");
         // What was freed looks in use, but is nobody's.

@@ -23,7 +23,6 @@ pub(crate) struct Window {
     pub cpu: CpuId,
 }
 
-/// Windows to be read.
 pub(crate) struct ReadQueue {
     windows: Mutex<VecDeque<Window>>,
     pushed: Event,

@@ -40,7 +40,6 @@ impl Relief {
         self.is_wanted.load(Ordering::Relaxed)
     }
 
-    /// Wakes the thread.
     pub fn wake(&self) {
         self.filled.signal();
     }

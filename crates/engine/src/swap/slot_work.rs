@@ -16,7 +16,6 @@ pub(crate) struct SlotWork {
     background: Arc<Event>,
     /// Slots of the folios that found no run since the thread last looked.
     nr_wanted: AtomicUsize,
-    /// Whether slots are compacted.
     compacts: bool,
     /// A device has begun to fail, or there is new room for the content of one.
     is_evacuation_due: AtomicBool,

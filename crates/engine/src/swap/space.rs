@@ -95,7 +95,6 @@ impl SwapSpace {
         }
     }
 
-    /// The devices.
     pub fn devices(&self) -> &Devices {
         &self.devices
     }
@@ -116,7 +115,6 @@ impl SwapSpace {
         &self.stats
     }
 
-    /// A slot in use.
     pub fn at(&self, slot: SlotId) -> DeviceSlot<'_> {
         let attached = self.devices.device(self.devices.device_of(slot));
         DeviceSlot { attached, within: self.devices.within(slot) }

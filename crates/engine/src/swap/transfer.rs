@@ -53,7 +53,6 @@ impl<J> Transfers<J> {
         self.nr_in_flight
     }
 
-    /// The jobs in flight.
     pub fn jobs(&self) -> impl Iterator<Item = &J> {
         self.jobs.iter().flatten().map(|flight| &flight.job)
     }

@@ -20,7 +20,6 @@ pub(crate) const BATCH_BYTES: usize = 1 << 20;
 /// never wait for each other in a circle.
 const DIRECT_BUFFERS: usize = 4;
 
-/// Writeback of an arena.
 pub(crate) struct Writeback {
     buffers: Buffers,
     /// Written folios whose blocks were locked when their write ended. They are settled later.

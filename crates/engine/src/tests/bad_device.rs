@@ -78,10 +78,6 @@ impl Device for BadDevice {
         Some(self.bytes.lock().unwrap().len() as u64)
     }
 
-    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
-        Ok(())
-    }
-
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.faults.error(&self.faults.failing_reads)?;
         let bad_page = self.faults.bad_page.load(Ordering::SeqCst);

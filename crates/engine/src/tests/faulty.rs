@@ -4,7 +4,6 @@
 //! kinds of faults, each with a rate. Calls run one at a time, so a misdirected write does not race with others.
 
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -237,10 +236,6 @@ impl Device for Faulty {
 
     fn memory_use(&self) -> Option<MemoryUse> {
         self.device.memory_use()
-    }
-
-    fn fd(&self) -> Option<RawFd> {
-        None
     }
 
     fn name(&self) -> String {

@@ -3,7 +3,6 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -36,10 +35,6 @@ impl Device for Watched {
         Some(self.bytes.lock().unwrap().len() as u64)
     }
 
-    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
-        Ok(())
-    }
-
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         bytes.copy_from_slice(&self.bytes.lock().unwrap()[offset as usize..][..bytes.len()]);
         Ok(())
@@ -51,10 +46,6 @@ impl Device for Watched {
         Ok(())
     }
 
-    fn fd(&self) -> Option<RawFd> {
-        None
-    }
-
     fn name(&self) -> String {
         "a watched device".into()
     }
@@ -64,11 +55,7 @@ impl Device for Watched {
 fn arena(patience: Duration, during: impl Fn() + Send + Sync + 'static) -> Arena {
     let device: Box<dyn Device> = Box::new(Watched { bytes: Mutex::new(vec![0; 64 * MIB]), during: Box::new(during) });
     let builder = Arena::builder().memory(16 << 20).folio(Order::HUGE).faults(FaultMode::Direct);
-    builder
-        .tuning(Tuning { zeroed_stock: false, compaction: None, ..Tuning::default() })
-        .patience(patience)
-        .build_on(vec![device])
-        .unwrap()
+    builder.tuning(Tuning { compaction: None, ..Tuning::default() }).patience(patience).build_on(vec![device]).unwrap()
 }
 
 /// Time limit for a thread that might wait for itself.

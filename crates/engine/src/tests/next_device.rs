@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::Mutex;
 
 use folioswap_core::{BLOCK_PAGES, CpuId, DeviceId, List, Order, PAGE_SIZE, SlotId, State};
@@ -163,10 +162,6 @@ impl Device for Sparse {
         Some(16 << 40)
     }
 
-    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
-        Ok(())
-    }
-
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         let pages = self.0.lock().unwrap();
         for (at, page) in (offset..).step_by(PAGE_SIZE).zip(bytes.chunks_mut(PAGE_SIZE)) {
@@ -179,10 +174,6 @@ impl Device for Sparse {
         let pages = (offset..).step_by(PAGE_SIZE).zip(bytes.chunks(PAGE_SIZE).map(<[u8]>::to_vec));
         self.0.lock().unwrap().extend(pages);
         Ok(())
-    }
-
-    fn fd(&self) -> Option<RawFd> {
-        None
     }
 
     fn name(&self) -> String {

@@ -5,7 +5,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
-use std::os::fd::RawFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard};
@@ -189,10 +188,6 @@ impl Device for FakeDevice {
         Some(self.0.bytes.lock().unwrap().len() as u64)
     }
 
-    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
-        Ok(())
-    }
-
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         self.0.reads.lock().unwrap().push(bytes.len());
         let one_less = |left: usize| left.checked_sub(1);
@@ -206,10 +201,6 @@ impl Device for FakeDevice {
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.0.bytes.lock().unwrap()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         Ok(())
-    }
-
-    fn fd(&self) -> Option<RawFd> {
-        None
     }
 
     fn name(&self) -> String {
@@ -256,7 +247,7 @@ impl Simulated {
         let stats = Arc::new(StatsHome::Own(of_its_own()));
         let mapper = Box::new(FakeMapper { addresses: Arc::clone(&addresses), homes: frames.range() });
         let backing = Backing::new(frames, mapper, Arc::clone(&stats));
-        let ram = Ram::new(zoning, backing, Arc::clone(&stats), (NR_FIT * HUGE) as u64, false).unwrap();
+        let ram = Ram::new(zoning, backing, Arc::clone(&stats), (NR_FIT * HUGE) as u64).unwrap();
         let layout = Layout {
             most_slots: 1 << 20,
             device_shift: DEVICE_SHIFT,

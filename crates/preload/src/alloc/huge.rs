@@ -34,7 +34,6 @@ pub fn blocks() -> Blocks {
     BLOCKS.lock()
 }
 
-/// How many there are.
 static NR_BLOCKS: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether a block may be one of these, by its address.

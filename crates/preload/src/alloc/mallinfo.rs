@@ -72,9 +72,7 @@ export! {
             _ => info(),
         }
     }
-}
 
-export! {
     fn mallinfo() -> Info<c_int> {
         if state::phase() == Phase::Passing {
             // SAFETY: takes no pointers.

@@ -325,9 +325,7 @@ export! {
             None => out_of_memory().cast(),
         }
     }
-}
 
-export! {
     fn posix_memalign(result: *mut *mut c_void, align: usize, size: usize) -> c_int {
         if !align.is_power_of_two() || !align.is_multiple_of(size_of::<usize>()) {
             return libc::EINVAL;
@@ -342,18 +340,14 @@ export! {
         unsafe { *result = block.cast() };
         0
     }
-}
 
-export! {
     fn memalign(align: usize, size: usize) -> *mut c_void {
         match align.checked_next_power_of_two() {
             Some(align) => allocate(size, align, 0).cast(),
             None => { state::fail(libc::EINVAL); null_mut() }
         }
     }
-}
 
-export! {
     fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
         if !align.is_power_of_two() && c_library::minor_version() >= 38 {
             state::fail(libc::EINVAL);
@@ -362,31 +356,23 @@ export! {
         // SAFETY: takes any sizes.
         unsafe { memalign(align, size) }
     }
-}
 
-export! {
     fn valloc(size: usize) -> *mut c_void {
         allocate(size, PAGE_SIZE, 0).cast()
     }
-}
 
-export! {
     fn pvalloc(size: usize) -> *mut c_void {
         match size.checked_next_multiple_of(PAGE_SIZE) {
             Some(size) => allocate(size, PAGE_SIZE, 0).cast(),
             None => out_of_memory().cast(),
         }
     }
-}
 
-export! {
     fn malloc_usable_size(block: *mut c_void) -> usize {
         // SAFETY: the caller upholds the contract of the C function.
         if block.is_null() { 0 } else { unsafe { usable(block.cast()) } }
     }
-}
 
-export! {
     fn malloc_trim(pad: usize) -> c_int {
         match state::phase() == Phase::Passing || has_next() {
             // SAFETY: takes no pointers.

@@ -101,7 +101,6 @@ pub fn allocate_zeroed(size: usize) -> *mut u8 {
     unsafe { mi::mi_zalloc(size.max(LEAST_BYTES)).cast() }
 }
 
-/// Whether a block is one of this heap's.
 pub fn owns(block: *const u8) -> bool {
     // SAFETY: looks at the heap's own records only.
     let is_known = || unsafe { mi::mi_is_in_heap_region(block.cast()) };

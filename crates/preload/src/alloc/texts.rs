@@ -24,9 +24,7 @@ export! {
             }
         }
     }
-}
 
-export! {
     fn strndup(text: *const c_char, most: usize) -> *mut c_char {
         // SAFETY: the caller's text.
         unsafe {
@@ -36,9 +34,7 @@ export! {
             }
         }
     }
-}
 
-export! {
     fn wcsdup(text: *const wchar_t) -> *mut wchar_t {
         const CHARACTER: usize = size_of::<wchar_t>();
         // SAFETY: the caller's text.

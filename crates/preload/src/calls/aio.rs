@@ -177,9 +177,7 @@ export! {
             _ => error,
         }
     }
-}
 
-export! {
     fn aio_return(request: *mut aiocb) -> isize {
         // SAFETY: passes the caller's arguments on unchanged.
         let result = unsafe { RETURN.get()(request) };
@@ -223,9 +221,7 @@ export! {
             result
         }
     }
-}
 
-export! {
     fn lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int {
         // SAFETY: the caller's call, whose list has `count` entries, each null or a request.
         unsafe {

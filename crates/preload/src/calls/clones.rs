@@ -389,9 +389,7 @@ export! {
         }
         result as c_int
     }
-}
 
-export! {
     #[allow(non_snake_case)] // the C library's name
     fn _Fork() -> libc::pid_t {
         real!(REAL = c"_Fork": fn() -> libc::pid_t);

@@ -21,7 +21,6 @@ real!(MAKE = c"makecontext": fn(*mut ucontext_t, extern "C" fn(), c_int) -> ());
 const FEATURES_AT: usize = 0x48;
 const SHADOW_STACK: u32 = 2;
 
-/// Where a register is in a context.
 const fn place(register: c_int) -> usize {
     offset_of!(ucontext_t, uc_mcontext) + offset_of!(mcontext_t, gregs) + register as usize * size_of::<u64>()
 }

@@ -88,7 +88,6 @@ pub const fn position(name: &str, names: &[&str]) -> usize {
 pub trait Word: Copy {
     /// Whether it is an int, of either sign.
     const IS_INT: bool = false;
-    /// As a length.
     fn length(self) -> usize {
         0
     }
@@ -127,11 +126,11 @@ impl<T> Word for *mut T {}
 
 impl Argument {
     /// A value that a pointer of this type points to.
-    pub const fn value<P: Pointee>() -> Argument {
+    pub const fn value<P: Pointer>() -> Argument {
         if P::WRITTEN { Argument::Written(P::BYTES) } else { Argument::Read(P::BYTES) }
     }
 
-    pub const fn values<P: Pointee>(length: Length) -> Argument {
+    pub const fn values<P: Pointer>(length: Length) -> Argument {
         if P::WRITTEN { Argument::Writes(length, P::BYTES) } else { Argument::Reads(length, P::BYTES) }
     }
 
@@ -170,12 +169,15 @@ impl Argument {
 /// A pointer argument. Its type tells whether the kernel writes through it.
 pub trait Pointer: Copy {
     const WRITTEN: bool;
+    /// Of a value that it points to.
+    const BYTES: usize;
     fn addr(self) -> usize;
     fn at(addr: usize) -> Self;
 }
 
 impl<T> Pointer for *const T {
     const WRITTEN: bool = false;
+    const BYTES: usize = size_of::<T>();
     fn addr(self) -> usize {
         self as usize
     }
@@ -186,6 +188,7 @@ impl<T> Pointer for *const T {
 
 impl<T> Pointer for *mut T {
     const WRITTEN: bool = true;
+    const BYTES: usize = size_of::<T>();
     fn addr(self) -> usize {
         self as usize
     }
@@ -338,29 +341,16 @@ pub unsafe fn bytes<P: Pointer>(at: P, len: impl Word) -> Copied {
 ///
 /// # Safety
 /// `at` is null or the program's.
-pub unsafe fn value<P: Pointee>(at: P) -> Copied {
+pub unsafe fn value<P: Pointer>(at: P) -> Copied {
     // SAFETY: the caller upholds this function's own contract.
     unsafe { Copied::new(at.addr(), P::BYTES, P::WRITTEN) }
-}
-
-/// A pointer whose target has a known size.
-pub trait Pointee: Pointer {
-    const BYTES: usize;
-}
-
-impl<T> Pointee for *const T {
-    const BYTES: usize = size_of::<T>();
-}
-
-impl<T> Pointee for *mut T {
-    const BYTES: usize = size_of::<T>();
 }
 
 /// Copies `count` values.
 ///
 /// # Safety
 /// `at` is null or the program's.
-pub unsafe fn values<P: Pointee>(at: P, count: impl Word) -> Copied {
+pub unsafe fn values<P: Pointer>(at: P, count: impl Word) -> Copied {
     // SAFETY: the caller upholds this function's own contract.
     unsafe { bytes(at, count.length().saturating_mul(P::BYTES)) }
 }
@@ -521,7 +511,6 @@ macro_rules! calls {
 }
 pub(crate) use calls;
 
-/// The functions of one row.
 macro_rules! functions {
     ([$($name:ident),+] $arguments:tt -> $result:ty) => {
         $($crate::calls::copied::function! { $name $arguments -> $result })+
@@ -529,7 +518,6 @@ macro_rules! functions {
 }
 pub(crate) use functions;
 
-/// One of them.
 macro_rules! function {
     ($name:ident ($($arg:ident: $type:ty $(= $what:ident $(($len:expr))?)?),* $(,)?) -> $result:ty) => {
         $crate::ground::export::export! {
@@ -572,7 +560,6 @@ macro_rules! row {
 }
 pub(crate) use row;
 
-/// One argument of a row.
 macro_rules! argument {
     ($names:ident, $ints:ident, $type:ty) => {
         $crate::calls::copied::Argument::Plain

@@ -148,9 +148,7 @@ export! {
             }
         }
     }
-}
 
-export! {
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         let errno = state::errno();
         match close_others(first, last, flags as c_uint) {
@@ -158,9 +156,7 @@ export! {
             _ => { state::fail(errno); 0 }
         }
     }
-}
 
-export! {
     fn closefrom(first: c_int) -> () {
         let errno = state::errno();
         if close_others(first.max(0) as c_uint, c_uint::MAX, 0) == c_long::from(-libc::ENOSYS) {
@@ -171,9 +167,7 @@ export! {
         }
         state::fail(errno);
     }
-}
 
-export! {
     fn dup(fd: c_int) -> c_int {
         if is_engines(fd) {
             return not_open();
@@ -181,9 +175,7 @@ export! {
         // SAFETY: passes the caller's arguments on unchanged.
         copied(fd, unsafe { kernel!(libc::SYS_dup, fd) as c_int })
     }
-}
 
-export! {
     fn dup2(fd: c_int, target: c_int) -> c_int {
         if is_engines(fd) || is_engines(target) {
             return not_open();
@@ -193,9 +185,7 @@ export! {
         // SAFETY: passes the caller's arguments on unchanged.
         copied(fd, unsafe { REAL.get()(fd, target) })
     }
-}
 
-export! {
     fn dup3(fd: c_int, target: c_int, flags: c_int) -> c_int {
         if is_engines(fd) || is_engines(target) {
             return not_open();

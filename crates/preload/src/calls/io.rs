@@ -116,9 +116,7 @@ export! {
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { pread(fd, buffer, len, offset) }
     }
-}
 
-export! {
     fn __pread64_chk(fd: c_int, buffer: *mut c_void, len: usize, offset: i64, room: usize) -> isize {
         check(len, room);
         // SAFETY: passes the caller's arguments on unchanged.
@@ -135,9 +133,7 @@ made_both! {
             remote::transfer_to(fd, len, None, |done, len| real_write(by, fd, at.byte_add(done), len))
         })
     }
-}
 
-made_both! {
     fn pwrite, pwrite_by(by, fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize {
         let len = transfer::at_most(buffer, len);
         let pieces = pieces(fd, buffer, len, Pieces::All(Awaits::More(by, fd)));
@@ -213,9 +209,7 @@ export! {
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.
         received(By::Name, fd, (buffer, len, flags), |at, len, flags, _| unsafe { RECV.get()(fd, at, len, flags) })
     }
-}
 
-export! {
     fn __recv_chk(fd: c_int, buffer: *mut c_void, len: usize, room: usize, flags: c_int) -> isize {
         check(len, room);
         // SAFETY: passes the caller's arguments on unchanged.
@@ -313,9 +307,7 @@ export! {
             len as isize
         });
     }
-}
 
-export! {
     fn getrandom(buffer: *mut c_void, len: usize, flags: c_uint) -> isize {
         let (real, len) = (GETRANDOM.get(), len.min(transfer::MOST_BYTES));
         // SAFETY: the caller's call; each piece lies in the caller's buffer or in a bounce buffer.

@@ -31,7 +31,6 @@ const MOST_HELD_BYTES: u64 = 4 << 20;
 /// The bits of a request that say that the kernel reads its argument and writes to it.
 const READ_AND_WRITTEN: u32 = 0b11 << 30;
 
-/// The size of its argument in a request.
 fn size(request: c_ulong) -> usize {
     request as usize >> 16 & 0x3fff
 }

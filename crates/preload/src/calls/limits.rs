@@ -24,7 +24,6 @@ const SLACK_BYTES: u64 = 32 << 20;
 /// Two limits of one kind, the soft one and the hard one.
 type Limits = [u64; 2];
 
-/// A limit that the program has set.
 #[derive(Clone, Copy)]
 struct Set {
     what: u32,
@@ -176,7 +175,6 @@ fn in_force() -> [Option<Set>; 2] {
 /// process may need the room meanwhile; then they are left.
 pub struct Inherited([Option<Set>; 2]);
 
-/// See [`Inherited`].
 pub fn inherited() -> Inherited {
     if guard::inside() {
         return Inherited([None; 2]);

@@ -255,16 +255,12 @@ made_both! {
             send(fd, message, flags, &|message, flags| real_sendmsg(by, fd, message, flags))
         }
     }
-}
 
-made_both! {
     fn recvmsg, recvmsg_by(by, fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
         // SAFETY: as above.
         unsafe { receive(fd, message, flags, |message| real_recvmsg(by, fd, message, flags)) }
     }
-}
 
-made_both! {
     fn sendmmsg, sendmmsg_by(by, fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
         // SAFETY: as above.
         unsafe {
@@ -274,9 +270,7 @@ made_both! {
             several(fd, list, count, None, |list, count| real_sendmmsg(by, fd, list, count, flags))
         }
     }
-}
 
-made_both! {
     fn recvmmsg, recvmmsg_by(
         by, fd: c_int, list: *mut mmsghdr, count: c_uint, flags: c_int, limit: *mut timespec,
     ) -> c_int {

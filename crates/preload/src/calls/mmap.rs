@@ -22,9 +22,7 @@ export! {
             mapped
         })
     }
-}
 
-export! {
     fn munmap(addr: *mut c_void, len: usize) -> c_int {
         rings::note_unmapped(&(addr as usize..(addr as usize).saturating_add(len)));
         // SAFETY: passes the caller's arguments on unchanged.

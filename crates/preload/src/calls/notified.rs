@@ -41,9 +41,7 @@ export! {
             copies.1.bring_back(result)
         }
     }
-}
 
-export! {
     fn mq_notify(queue: mqd_t, event: *const sigevent) -> c_int {
         real!(NOTIFY = c"mq_notify": fn(mqd_t, *const sigevent) -> c_int);
         // SAFETY: the caller's call, with a valid copy in place of its pointer.

@@ -60,7 +60,6 @@ fn apart(number: c_long) -> &'static [Argument] {
         .unwrap_or(&[])
 }
 
-/// Calls on files.
 fn files(number: c_long) -> &'static [Argument] {
     match number {
         SYS_open | SYS_chroot => &[Text],

@@ -30,7 +30,6 @@ fn first_filled(space: &RawSpace, range: Range<usize>) -> Vec<Range<usize>> {
     state::keeping_errno(|| space.first_filled(range))
 }
 
-/// The end of the block of an address.
 fn block_end(addr: usize) -> usize {
     (addr + 1).next_multiple_of(BLOCK_BYTES)
 }
@@ -132,7 +131,6 @@ struct Found {
     scan: ScanArguments,
     nr_regions: u64,
     nr_pages: u64,
-    /// The last region that was written.
     last: PageRegion,
 }
 

@@ -52,32 +52,24 @@ export! {
             || other_library::at(libc::AT_FDCWD, path, environment, call),
         )
     }
-}
 
-export! {
     fn execv(path: *const c_char, arguments: List) -> c_int {
         // SAFETY: the caller's call, as the C library makes it.
         unsafe { execve(path, arguments, environment()) }
     }
-}
 
-export! {
     fn execvp(path: *const c_char, arguments: List) -> c_int {
         // SAFETY: the caller's call, as the C library makes it.
         unsafe { execvpe(path, arguments, environment()) }
     }
-}
 
-export! {
     fn execvpe(path: *const c_char, arguments: List, environment: List) -> c_int {
         let real = EXECVPE.get();
         // SAFETY: passes the caller's arguments on, but for this library in the environment.
         let call = |environment| unsafe { real(path, arguments, environment) };
         execute(|| touch(path, arguments, environment), || other_library::in_path(path, environment, call))
     }
-}
 
-export! {
     fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
         real!(FEXECVE = c"fexecve": fn(c_int, List, List) -> c_int);
         let (real, none) = (FEXECVE.get(), std::ptr::null());
@@ -85,9 +77,7 @@ export! {
         let call = |environment| unsafe { real(fd, arguments, environment) };
         execute(|| touch(none, arguments, environment), || other_library::at(fd, c"".as_ptr(), environment, call))
     }
-}
 
-export! {
     fn execveat(at: c_int, path: *const c_char, arguments: List, environment: List, flags: c_int) -> c_int {
         real!(EXECVEAT = c"execveat": fn(c_int, *const c_char, List, List, c_int) -> c_int);
         let real = EXECVEAT.get();
@@ -268,9 +258,7 @@ export! {
         let call = |environment| unsafe { spawn(SPAWN.get(), pid, path, actions, attributes, arguments, environment) };
         other_library::at(libc::AT_FDCWD, path, environment, call)
     }
-}
 
-export! {
     fn posix_spawnp(
         pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: List,
         environment: List,
@@ -283,9 +271,7 @@ export! {
         let call = |environment| unsafe { spawn(SPAWNP.get(), pid, path, actions, attributes, arguments, environment) };
         other_library::in_path(path, environment, call)
     }
-}
 
-export! {
     fn wordexp(words: *const c_char, found: *mut c_void, flags: c_int) -> c_int {
         real!(WORDEXP = c"wordexp": fn(*const c_char, *mut c_void, c_int) -> c_int);
         // SAFETY: passes the caller's arguments on unchanged. The commands in them get the environment.
@@ -322,9 +308,7 @@ export! {
             SYSTEM.get()(copy.as_ref().map_or(command, |copy| copy.as_ptr()))
         }
     }
-}
 
-export! {
     fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
         // SAFETY: the caller's call, with valid copies in place of its pointers.
         unsafe {

@@ -103,9 +103,7 @@ export! {
             copy.bring_back(result)
         }
     }
-}
 
-export! {
     fn clock() -> libc::clock_t {
         let mut used = timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the kernel fills in the local.
@@ -114,9 +112,7 @@ export! {
         }
         used.tv_sec * 1_000_000 + used.tv_nsec / 1000
     }
-}
 
-export! {
     fn gettimeofday(now: *mut timeval, zone: *mut c_void) -> c_int {
         // SAFETY: the caller's call, with copies if a page may be missing.
         unsafe {

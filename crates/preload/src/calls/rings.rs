@@ -87,7 +87,6 @@ pub struct Hold {
 type Over = Vec<Arc<Vec<Hold>>>;
 
 pub struct Ring {
-    /// Its descriptors.
     fds: Vec<c_int>,
     params: Params,
     /// Where the program has mapped the submission ring, the completion ring, and the entries. Zero: nowhere.
@@ -275,7 +274,6 @@ fn concerns_rings() -> bool {
     NR_RINGS.load(Ordering::Relaxed) > 0 && !guard::inside() && waiting::is_own_process()
 }
 
-/// Notes a ring that the program has made.
 pub fn note_made(fd: c_int, params: Params) {
     forget(|known| known == fd);
     if params.flags & SETUP_NO_MMAP == 0 && waiting::is_own_process() {

@@ -128,24 +128,18 @@ export! {
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { read(FREAD.get(), true, (at, size, count, stream)) }
     }
-}
 
-export! {
     fn fread_unlocked(at: *mut c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { read(FREAD_UNLOCKED.get(), false, (at, size, count, stream)) }
     }
-}
 
-export! {
     fn __fread_chk(at: *mut c_void, room: usize, size: usize, count: usize, stream: *mut FILE) -> usize {
         io::check(size.saturating_mul(count), room);
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { fread(at, size, count, stream) }
     }
-}
 
-export! {
     fn __fread_unlocked_chk(at: *mut c_void, room: usize, size: usize, count: usize, stream: *mut FILE) -> usize {
         io::check(size.saturating_mul(count), room);
         // SAFETY: passes the caller's arguments on unchanged.
@@ -182,9 +176,7 @@ export! {
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { write(FWRITE.get(), true, (at, size, count, stream)) }
     }
-}
 
-export! {
     fn fwrite_unlocked(at: *const c_void, size: usize, count: usize, stream: *mut FILE) -> usize {
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { write(FWRITE_UNLOCKED.get(), false, (at, size, count, stream)) }
@@ -217,9 +209,7 @@ export! {
             }
         }
     }
-}
 
-export! {
     fn fputs_unlocked(text: *const c_char, stream: *mut FILE) -> c_int {
         // SAFETY: as above.
         unsafe {
@@ -230,9 +220,7 @@ export! {
             }
         }
     }
-}
 
-export! {
     fn puts(text: *const c_char) -> c_int {
         // SAFETY: the caller's call, or one that writes the bytes of its line.
         unsafe {
@@ -243,9 +231,7 @@ export! {
             if is_written { (len + 1).min(c_int::MAX as usize) as c_int } else { libc::EOF }
         }
     }
-}
 
-export! {
     fn setvbuf(stream: *mut FILE, buffer: *mut c_char, mode: c_int, len: usize) -> c_int {
         let (at, room) = (buffer as usize, len.max(1));
         // SAFETY: the caller's stream.
@@ -258,17 +244,13 @@ export! {
         // SAFETY: the caller's call, perhaps without its buffer.
         unsafe { SETVBUF.get()(stream, buffer, mode, len) }
     }
-}
 
-export! {
     fn setbuffer(stream: *mut FILE, buffer: *mut c_char, len: usize) -> () {
         let mode = if buffer.is_null() { libc::_IONBF } else { libc::_IOFBF };
         // SAFETY: `setbuffer` is defined as this.
         unsafe { setvbuf(stream, buffer, mode, len) };
     }
-}
 
-export! {
     fn setbuf(stream: *mut FILE, buffer: *mut c_char) -> () {
         // SAFETY: `setbuf` is defined as this.
         unsafe { setbuffer(stream, buffer, libc::BUFSIZ as usize) };

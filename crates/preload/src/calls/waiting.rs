@@ -193,9 +193,7 @@ export! {
             REAL.get()(mutex)
         }
     }
-}
 
-export! {
     fn sem_wait(semaphore: *mut sem_t) -> c_int {
         real!(REAL = c"sem_wait": fn(*mut sem_t) -> c_int);
         real!(TRIES = c"sem_trywait": fn(*mut sem_t) -> c_int);

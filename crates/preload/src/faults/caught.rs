@@ -245,7 +245,6 @@ fn kept() -> (c_int, Words) {
     (KEPT.replace(0) as c_int, about)
 }
 
-/// Keeps a signal.
 fn keep(signal: c_int, &[a, b, c, d, e, f, ..]: &Words) {
     ABOUT.set([a, b, c, d, e, f]);
     KEPT.set(signal as u64);

@@ -75,9 +75,7 @@ export! {
             }
         }
     }
-}
 
-export! {
     fn pthread_sigmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int {
         // SAFETY: the caller's call.
         state::keeping_errno(|| unsafe { set_mask(how, set, before) })
@@ -95,17 +93,13 @@ export! {
         let known = unsafe { SIGBLOCK.get()(mask & !(ours_mask() as c_int)) };
         change(libc::SIG_BLOCK, Some(old(mask)), old(known)) as c_int
     }
-}
 
-export! {
     fn sigsetmask(mask: c_int) -> c_int {
         // SAFETY: takes no pointers.
         let known = unsafe { SIGSETMASK.get()(mask & !(ours_mask() as c_int)) };
         change(libc::SIG_SETMASK, Some(old(mask)), old(known)) as c_int
     }
-}
 
-export! {
     fn siggetmask() -> c_int {
         // SAFETY: takes no pointers.
         unsafe { sigblock(0) }
@@ -125,9 +119,7 @@ export! {
     fn sighold(signal: c_int) -> c_int {
         change_one(libc::SIG_BLOCK, signal)
     }
-}
 
-export! {
     fn sigrelse(signal: c_int) -> c_int {
         change_one(libc::SIG_UNBLOCK, signal)
     }

@@ -37,7 +37,6 @@ pub fn list() -> &'static [c_int] {
     }
 }
 
-/// Whether a signal is one of these.
 pub fn is_ours(signal: c_int) -> bool {
     list().contains(&signal)
 }

@@ -29,7 +29,6 @@ const MOST_BYTES: usize = 1 << 20;
 /// A guard page below the stack.
 const GUARD_BYTES: usize = PAGE_SIZE;
 
-/// The stacks of all threads.
 pub struct Stacks {
     /// Mappings of threads that have ended.
     spare: Vec<usize>,
@@ -159,7 +158,6 @@ pub fn own_signal_stack() -> Option<libc::stack_t> {
     Some(MAPPING.get()).filter(|&mapping| mapping != 0).map(of_mapping)
 }
 
-/// Whether a stack pointer is on a stack.
 pub fn is_on(stack: &libc::stack_t, pointer: usize) -> bool {
     pointer.wrapping_sub(stack.ss_sp as usize).wrapping_sub(1) < stack.ss_size
 }
@@ -413,7 +411,6 @@ pub fn told(set: libc::stack_t, stands_for: Option<libc::stack_t>) -> libc::stac
     }
 }
 
-/// No stack.
 fn none() -> libc::stack_t {
     libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 }
 }

@@ -385,7 +385,6 @@ fn kernels_mask(context: &ucontext_t) -> u64 {
     unsafe { *(&raw const context.uc_sigmask).cast::<u64>() }
 }
 
-/// The stack pointer of what was interrupted.
 fn pointer(context: &ucontext_t) -> usize {
     context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize
 }

@@ -40,7 +40,6 @@ pub fn minor_version() -> u32 {
     version.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or(0)
 }
 
-/// An object that is loaded.
 pub struct Object<'a> {
     /// What is to be added to the addresses in its headers.
     pub base: usize,

@@ -1,13 +1,13 @@
 //! How this library's functions get the names of the C library's functions.
 
-/// Defines a function under its C library name. Test builds do not export it, and keep their C library. The ABI is
+/// Defines functions under their C library names. Test builds do not export them, and keep their C library. The ABI is
 /// C-unwind because cancelling a thread unwinds through the function.
 macro_rules! export {
-    ($(#[$attribute:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block) => {
+    ($($(#[$attribute:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block)*) => {$(
         $(#[$attribute])*
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result $body
-    };
+    )*};
 }
 pub(crate) use export;
 
@@ -72,9 +72,9 @@ macro_rules! made {
 }
 pub(crate) use made;
 
-/// Defines a function under its C library name, and one that does the same for a call by number, too.
+/// Defines functions under their C library names, and for each one that does the same for a call by number, too.
 macro_rules! made_both {
-    (fn $name:ident, $made:ident($by:ident, $($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block) => {
+    ($(fn $name:ident, $made:ident($by:ident, $($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block)*) => {$(
         /// # Safety
         /// As the call.
         pub unsafe fn $made($by: $crate::ground::real::By, $($arg: $type),*) -> $result $body
@@ -85,6 +85,6 @@ macro_rules! made_both {
                 unsafe { $made($crate::ground::real::By::name(), $($arg),*) }
             }
         }
-    };
+    )*};
 }
 pub(crate) use made_both;

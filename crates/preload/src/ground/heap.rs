@@ -190,12 +190,10 @@ impl Heap {
         }
     }
 
-    /// Whether this heap owns the block.
     pub fn owns(&self, block: *const u8) -> bool {
         self.span().contains(&(block as usize))
     }
 
-    /// The addresses of this heap.
     pub fn span(&self) -> Range<usize> {
         match self.start.load(Ordering::Acquire) {
             0 => 0..0,

@@ -107,12 +107,10 @@ pub fn has_instruction() -> bool {
     INSTRUCTION.load(Ordering::Relaxed) != 0
 }
 
-/// Whether a signal was deferred.
 pub fn is_deferred() -> bool {
     STATE.get().0
 }
 
-/// Notes that the call was refused.
 pub fn note_refused() {
     STATE.set((STATE.get().0, true));
 }

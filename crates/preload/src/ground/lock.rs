@@ -11,7 +11,6 @@ use crate::ground::guard::{self, Guard};
 
 pub struct Lock<T>(Mutex<T>);
 
-/// A lock that is held.
 pub struct Locked<T: 'static> {
     // Fields are dropped in this order.
     value: MutexGuard<'static, T>,

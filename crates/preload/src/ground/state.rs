@@ -23,7 +23,6 @@ static PHASE: AtomicU8 = AtomicU8::new(Phase::Early as u8);
 static ARENA: OnceLock<(Arena, RawSpace)> = OnceLock::new();
 static DIRECT: AtomicBool = AtomicBool::new(false);
 
-/// The current phase.
 pub fn phase() -> Phase {
     match PHASE.load(Ordering::Relaxed) {
         0 => Phase::Early,
@@ -96,7 +95,6 @@ pub fn end(status: ExitStatus, message: &str) -> ! {
     folioswap_sys::signals::exit_now(status.code().into())
 }
 
-/// Sets errno.
 pub fn fail(errno: i32) {
     // SAFETY: errno is the calling thread's own.
     unsafe { *libc::__errno_location() = errno }

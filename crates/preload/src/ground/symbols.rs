@@ -33,7 +33,6 @@ struct Symbol {
     value: [usize; 2],
 }
 
-/// The tables of an object.
 struct Tables {
     base: usize,
     symbols: *const Symbol,

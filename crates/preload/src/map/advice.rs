@@ -298,9 +298,7 @@ export! {
     fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
         state::as_the_kernel(|| advise(addr as usize, len, advice))
     }
-}
 
-export! {
     fn posix_madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
         if advice == libc::POSIX_MADV_DONTNEED {
             return 0; // unlike MADV_DONTNEED, this must not lose data

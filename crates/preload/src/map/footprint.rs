@@ -126,7 +126,6 @@ pub fn at_sudden_end() {
     }
 }
 
-/// Records the process as it is now.
 fn record() {
     if state::phase() == Phase::Waiting
         && peak() > LITTLE

@@ -44,7 +44,6 @@ fn read(path: &CStr) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// The addresses of a mapping, from its line in the list.
 fn addresses(line: &str) -> Option<Range<usize>> {
     let (start, end) = line.split_once(' ')?.0.split_once('-')?;
     let number = |text: &str| usize::from_str_radix(text, 16).ok();

@@ -20,7 +20,6 @@ use crate::memory::{known, open_pages};
 // this library's.
 real!(BRK = c"brk": fn(*mut c_void) -> c_int);
 
-/// The end now.
 fn now() -> usize {
     // SAFETY: an impossible address changes nothing.
     unsafe { own!(libc::SYS_brk, 0usize) as usize }
@@ -91,9 +90,7 @@ export! {
         // SAFETY: the caller's call.
         state::as_the_kernel(|| change(end as usize, || unsafe { BRK.get()(end) }))
     }
-}
 
-export! {
     fn sbrk(more: isize) -> *mut c_void {
         state::as_the_kernel(|| {
             let old = now();

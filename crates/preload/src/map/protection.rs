@@ -102,9 +102,7 @@ export! {
         // SAFETY: passes the caller's arguments on unchanged.
         protect(addr, len, access, -1, move || unsafe { kernel!(libc::SYS_mprotect, addr, len, access) as c_int })
     }
-}
 
-export! {
     fn pkey_mprotect(addr: *mut c_void, len: usize, access: c_int, key: c_int) -> c_int {
         if key > 0 {
             key_rights::note_keys();
@@ -113,16 +111,12 @@ export! {
         let call = move || unsafe { kernel!(libc::SYS_pkey_mprotect, addr, len, access, key) as c_int };
         protect(addr, len, access, key, call)
     }
-}
 
-export! {
     fn mlock(addr: *const c_void, len: usize) -> c_int {
         // SAFETY: passes the caller's arguments on unchanged.
         unsafe { mlock2(addr, len, 0) }
     }
-}
 
-export! {
     fn mlock2(addr: *const c_void, len: usize, flags: u32) -> c_int {
         state::as_the_kernel(|| {
             adopt::before_keeping(&(addr as usize..(addr as usize).saturating_add(len)));
@@ -219,9 +213,7 @@ export! {
             unlocked
         })
     }
-}
 
-export! {
     fn munlockall() -> c_int {
         state::as_the_kernel(|| {
             if state::space().is_some_and(RawSpace::is_locked) {
@@ -237,9 +229,7 @@ export! {
             unlocked
         })
     }
-}
 
-export! {
     fn mlockall(flags: c_int) -> c_int {
         // A program that is still small keeps all of its memory in RAM from now on, as it wants.
         const KNOWN: c_int = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;

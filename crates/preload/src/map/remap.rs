@@ -418,9 +418,6 @@ fn remap_managed(space: &RawSpace, request: &Request) -> io::Result<usize> {
 
 /// Grows or shrinks managed memory, which may move.
 ///
-/// # Errors
-/// The kernel's.
-///
 /// # Safety
 /// The range is the caller's, and nobody uses it meanwhile.
 pub unsafe fn remap(space: &RawSpace, old: Range<usize>, new_len: usize) -> io::Result<usize> {

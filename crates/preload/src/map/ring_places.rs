@@ -10,7 +10,6 @@ use folioswap_sys::uring;
 use crate::ground::real::own;
 use crate::ground::{guard, state};
 
-/// The end of these addresses.
 const END: usize = 2 << 30;
 
 /// An address, and in its lowest bits a number of pages; zero: nothing. Two mappings for each ring.
@@ -29,7 +28,6 @@ fn change(from: impl Fn(usize) -> bool, to: usize) {
     PLACES.iter().any(is_changed);
 }
 
-/// Notes a mapping of a ring.
 pub fn note(addr: usize, len: usize) {
     change(|now| now == 0, addr | (len / PAGE_SIZE));
 }

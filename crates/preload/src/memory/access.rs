@@ -53,7 +53,6 @@ fn populate(pages: Range<usize>, access: Access) -> i32 {
     })
 }
 
-/// Whether all of these pages may be accessed.
 fn may_access(pages: &Range<usize>, access: Access) -> bool {
     for _ in 0..MOST_TRIES {
         match populate(pages.clone(), access) {

@@ -20,7 +20,6 @@ const RIGHTS: u64 = 1 << 9;
 /// The two bits of memory without a key.
 const WITHOUT_KEY: u32 = 0b11;
 
-/// The rights that a handler has borrowed.
 pub struct Borrowed {
     handlers: u32,
     loaded: u32,

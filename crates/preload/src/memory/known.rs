@@ -112,7 +112,6 @@ pub fn ordinary() -> Locked<RangeSet> {
     lock(&ORDINARY)
 }
 
-/// How many sets there are.
 pub const NR_SETS: usize = 7;
 
 /// All of these, locked, in the order in which they are locked everywhere.
@@ -142,14 +141,12 @@ pub fn has_share(bytes: usize) -> bool {
     used.saturating_add(bytes) <= SHARE_BYTES.load(Ordering::Relaxed)
 }
 
-/// Notes memory that is not managed.
 pub fn note_ordinary(range: Range<usize>) {
     let mut set = ordinary();
     set.add(range);
     ORDINARY_BYTES.store(set.total(), Ordering::Relaxed);
 }
 
-/// Notes that a range is managed now.
 pub fn take_ordinary(range: Range<usize>) {
     let mut set = ordinary();
     set.remove(range);

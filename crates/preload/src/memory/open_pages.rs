@@ -26,7 +26,6 @@ type Chunk = [AtomicU32; CHUNK_BLOCKS];
 
 static CHUNKS: [AtomicPtr<Chunk>; NR_CHUNKS] = [const { AtomicPtr::new(null_mut()) }; NR_CHUNKS];
 
-/// A run of pages in a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Run {
     start: u16,
@@ -42,7 +41,6 @@ impl Run {
         u32::from(self.end) << 16 | u32::from(self.start)
     }
 
-    /// The pages of a block that a range touches.
     fn touched(block: usize, range: &Range<usize>) -> Run {
         let inside = |addr: usize| addr.saturating_sub(block).min(BLOCK_BYTES);
         Run { start: (inside(range.start) / PAGE_SIZE) as u16, end: inside(range.end).div_ceil(PAGE_SIZE) as u16 }

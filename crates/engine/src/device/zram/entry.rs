@@ -19,7 +19,6 @@ pub(super) struct Entry {
     pub object: ObjectId,
     /// Used bytes of the object; equal to the length of the unit if it is not compressed.
     pub len: usize,
-    /// Order of the unit.
     pub order: Order,
 }
 

@@ -13,7 +13,6 @@ mod codec;
 mod entry;
 
 use std::io;
-use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -201,7 +200,6 @@ impl Store {
         any
     }
 
-    /// The slots were freed.
     fn freed(&self, slot: SlotId, order: Order) {
         let locked = self.lock(slot.index());
         let any = self.forget(slot.index(), order.nr_pages());
@@ -374,10 +372,6 @@ impl Device for ZramDevice {
         Some((self.store.tables.len() * Order::HUGE.bytes()) as u64)
     }
 
-    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
-        Ok(())
-    }
-
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         let (mut slot, mut rest) = (offset as usize / PAGE_SIZE, bytes);
         self.store.workspaces.work(|workspace| {
@@ -428,10 +422,6 @@ impl Device for ZramDevice {
             limit_bytes: self.store.pool.limit_bytes() as u64,
             content_bytes: plain as u64,
         })
-    }
-
-    fn fd(&self) -> Option<RawFd> {
-        None
     }
 
     fn let_children_have(&self, have: bool) -> io::Result<()> {
