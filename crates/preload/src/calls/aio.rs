@@ -140,6 +140,7 @@ macro_rules! requests {
                     if !hold($request, $what) {
                         return -1;
                     }
+                    let _stack = cover::stack(); // the C library blocks all signals to make a thread
                     let result = REAL.get()($($arg),*);
                     if result < 0 {
                         release($request, true);
@@ -214,6 +215,7 @@ export! {
         // SAFETY: the caller's call, with a copy of the time.
         unsafe {
             let time = copied::value(limit);
+            let _stack = cover::stack(); // it sleeps on a word there, to which its threads write
             let result = SUSPEND.get()(list, count, time.at(limit));
             if result == 0 {
                 release_ended(list, count);
@@ -233,6 +235,7 @@ export! {
                     return -1;
                 }
             }
+            let _stack = cover::stack(); // as in these two
             let result = LIST.get()(mode, list, count, event);
             let error = state::errno();
             release_ended(list.cast(), count); // all of them, if it has waited; those that were not accepted

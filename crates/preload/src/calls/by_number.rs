@@ -26,7 +26,7 @@ use crate::ground::selector;
 use crate::ground::state::{self, Phase};
 use crate::map::hand_over::hand_over;
 use crate::map::{advice, footprint, program_break, protection, remap, segments};
-use crate::memory::access::{self, Access};
+use crate::memory::access;
 use crate::memory::cover;
 use crate::memory::{pages, resident};
 
@@ -252,21 +252,10 @@ unsafe fn transfer(number: c_long, words: &Words) -> Option<isize> {
     })
 }
 
-/// Whether a value that a call reads and one that it writes may be accessed. Either may be null.
-pub fn are_open(read: usize, written: usize, len: usize) -> bool {
-    (read == 0 || access::is_open(read, len, Access::Read))
-        && (written == 0 || access::is_open(written, len, Access::Write))
-}
-
 /// Called before the process ends at once.
 fn before_end() {
     robust::end_process();
     footprint::at_sudden_end();
-}
-
-fn bad_address() -> isize {
-    state::fail(libc::EFAULT);
-    -1
 }
 
 /// Makes a call whose last argument names the address of a signal set, and its length.
@@ -300,8 +289,6 @@ unsafe fn masked(number: c_long, words: &Words) -> Option<isize> {
                 ours::bring(masks::change(a as c_int, wanted, known), c as *mut u64, 0) as isize
             }
             libc::SYS_rt_sigsuspend => kernel!(number, copied::or_theirs(&ours::open_set(a), a), b) as isize,
-            libc::SYS_rt_sigaction if !are_open(b, c, size_of::<ours::KernelAction>()) => bad_address(),
-            libc::SYS_sigaltstack if !are_open(a, b, size_of::<libc::stack_t>()) => bad_address(),
             libc::SYS_rt_sigaction => signals::kernel_action(a as c_int, b as *const _, c as *mut _, d) as isize,
             libc::SYS_sigaltstack => signals::sigaltstack(a as *const _, b as *mut _) as isize,
             libc::SYS_ppoll => {

@@ -21,7 +21,7 @@ use crate::calls::{by_number, clones, mirrored, trampolines};
 use crate::faults::{caught, cleared, masks, net, ours, signal_stack, small_stack};
 use crate::ground::real::{Real, own};
 use crate::ground::{c_library, guard, selector, state};
-use crate::memory::key_rights;
+use crate::memory::{access, key_rights};
 
 /// The `si_code` of a SIGSYS from dispatch; a seccomp filter's is 1.
 const SYS_USER_DISPATCH: c_int = 2;
@@ -161,12 +161,16 @@ fn leave_for_later(signal: c_int) {
 
 /// Answers with the other FS base.
 fn tell_base(at: usize, base: usize) -> isize {
-    if at == 0 || !by_number::are_open(0, at, size_of::<usize>()) {
-        return -(libc::EFAULT as isize);
-    }
-    // SAFETY: the caller's pointer, and an access faults its page in.
-    unsafe { (at as *mut usize).write_unaligned(base) };
-    0
+    if at == 0 { BAD_ADDRESS } else { tell(base, at) }
+}
+
+const BAD_ADDRESS: isize = -(libc::EFAULT as isize);
+
+/// Writes what a call tells to where the program wants it, if anywhere: the call's result.
+fn tell<T>(value: T, at: usize) -> isize {
+    // SAFETY: the caller's pointer.
+    let result = state::keeping_errno(|| unsafe { ours::bring(value, at as *mut T, 0) });
+    if result == 0 { 0 } else { BAD_ADDRESS }
 }
 
 /// `rt_sigprocmask` on the interrupted context, because the handler's own mask ends with the handler.
@@ -174,16 +178,16 @@ fn set_mask(context: &mut libc::ucontext_t, &[how, set, before, len, ..]: &[usiz
     if len != 8 {
         return -(libc::EINVAL as isize);
     }
-    if !by_number::are_open(set, before, 8) {
-        return -(libc::EFAULT as isize);
-    }
     let mask = (&raw mut context.uc_sigmask).cast::<u64>();
     let ours = ours::ours_mask();
-    // SAFETY: the context is the handler's. The pointers are null or the caller's, and accesses fault their pages in.
+    // SAFETY: the context is the handler's. The pointer is null or the caller's.
     unsafe {
         let known = *mask;
-        let set = if set == 0 { None } else { Some(*(set as *const u64)) };
-        if let Some(set) = set {
+        let wanted = access::read(set as *const u64);
+        if set != 0 && wanted.is_none() {
+            return BAD_ADDRESS;
+        }
+        if let Some(set) = wanted {
             *mask = match how as c_int {
                 libc::SIG_BLOCK => known | set & !ours,
                 libc::SIG_UNBLOCK => known & !set,
@@ -191,46 +195,34 @@ fn set_mask(context: &mut libc::ucontext_t, &[how, set, before, len, ..]: &[usiz
                 _ => return -(libc::EINVAL as isize),
             };
         }
-        let known = masks::change(how as c_int, set, known);
-        if before != 0 {
-            *(before as *mut u64) = known;
-        }
+        tell(masks::change(how as c_int, wanted, known), before)
     }
-    0
 }
 
 /// `sigaltstack` on the interrupted context.
 fn set_stack(context: &mut libc::ucontext_t, &[new, before, ..]: &[usize; 6]) -> isize {
-    if !by_number::are_open(new, before, size_of::<libc::stack_t>()) {
-        return -(libc::EFAULT as isize);
-    }
     let (known, stood_for) = (context.uc_stack, signal_stack::stands_for());
     let pointer = context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize;
     let on_it = signal_stack::is_on(&known, pointer) || signal_stack::is_on_theirs(pointer);
-    // SAFETY: the pointers are null or the caller's, and accesses fault their pages in.
-    unsafe {
-        if new != 0 {
-            let wanted = *(new as *const libc::stack_t);
-            if on_it {
-                return -(libc::EPERM as isize);
-            }
-            let error = signal_stack::complaint(&wanted);
-            if error != 0 {
-                return -(error as isize);
-            }
-            let mut set = signal_stack::instead_of(wanted);
-            let _before = signal_stack::hold(&set);
-            set.ss_flags &= !libc::SS_ONSTACK;
-            context.uc_stack = set;
-            signal_stack::change(&set);
+    if new != 0 {
+        // SAFETY: the caller's pointer.
+        let Some(wanted) = (unsafe { access::read(new as *const libc::stack_t) }) else { return BAD_ADDRESS };
+        if on_it {
+            return -(libc::EPERM as isize);
         }
-        if before != 0 {
-            let mut told = signal_stack::told(known, stood_for);
-            if on_it && told.ss_flags & libc::SS_DISABLE == 0 {
-                told.ss_flags |= libc::SS_ONSTACK;
-            }
-            *(before as *mut libc::stack_t) = told;
+        let error = signal_stack::complaint(&wanted);
+        if error != 0 {
+            return -(error as isize);
         }
+        let mut set = signal_stack::instead_of(wanted);
+        let _before = signal_stack::hold(&set);
+        set.ss_flags &= !libc::SS_ONSTACK;
+        context.uc_stack = set;
+        signal_stack::change(&set);
     }
-    0
+    let mut told = signal_stack::told(known, stood_for);
+    if on_it && told.ss_flags & libc::SS_DISABLE == 0 {
+        told.ss_flags |= libc::SS_ONSTACK;
+    }
+    tell(told, before)
 }

@@ -11,11 +11,11 @@ use folioswap_sys::{memory, own_calls, resident, vforked};
 use libc::RLIM64_INFINITY;
 
 use crate::calls::rights;
-use crate::faults::only_thread;
+use crate::faults::{only_thread, ours};
 use crate::ground::real::own_result;
 use crate::ground::state::{self, Phase};
 use crate::ground::{guard, heap, waiting};
-use crate::memory::access::{self, Access};
+use crate::memory::access;
 use crate::memory::refused;
 
 /// Room for what the engine makes later.
@@ -65,8 +65,8 @@ impl Place {
 /// As the system call.
 pub unsafe fn by_number(number: c_long, words: &[usize; 6]) -> Option<isize> {
     let (what, new, old) = match number {
-        libc::SYS_setrlimit => (words[0], words[1], 0),
-        libc::SYS_getrlimit => (words[0], 0, words[1]),
+        libc::SYS_setrlimit if words[1] != 0 => (words[0], words[1], 0),
+        libc::SYS_getrlimit if words[1] != 0 => (words[0], 0, words[1]),
         libc::SYS_prlimit64 if words[0] == 0 || words[0] as u32 == std::process::id() => (words[1], words[2], words[3]),
         _ => return None,
     };
@@ -80,18 +80,16 @@ pub unsafe fn by_number(number: c_long, words: &[usize; 6]) -> Option<isize> {
             return None; // the engine could not start
         }
     }
-    let fault = Some(-(libc::EFAULT as isize));
+    const FAULT: isize = -(libc::EFAULT as isize);
     // SAFETY: the caller's limits, which the kernel would read.
     let theirs = unsafe { access::read(new as *const Limits) };
-    if new != 0 && theirs.is_none() || old != 0 && !access::is_open(old, size_of::<Limits>(), Access::Write) {
-        return fault;
+    if new != 0 && theirs.is_none() {
+        return Some(FAULT);
     }
     let (result, before) = change(place, theirs);
-    if result >= 0 && old != 0 {
-        // SAFETY: the caller's limits, which may be written. They need not be aligned.
-        unsafe { (old as *mut Limits).write_unaligned(before) };
-    }
-    Some(result)
+    // SAFETY: the caller's limits, to which the kernel would write once it has set the new ones.
+    let is_told = result < 0 || state::keeping_errno(|| unsafe { ours::bring(before, old as *mut Limits, 0) == 0 });
+    Some(if is_told { result } else { FAULT })
 }
 
 /// Sets a limit, if one is given. Returns the kernel's result, and what the program's limit was before.

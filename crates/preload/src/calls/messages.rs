@@ -2,6 +2,7 @@
 //! kernel drops a datagram that it cannot copy out.
 
 use std::ffi::{c_int, c_uint};
+use std::mem::offset_of;
 
 use libc::{mmsghdr, msghdr, timespec};
 
@@ -26,6 +27,9 @@ made! {
 
 /// The most messages that the kernel takes at once.
 const MOST_MESSAGES: usize = 1024;
+
+/// What follows the length of a message. Behind the last one it may lie beyond the program's memory.
+const PADDING_BYTES: usize = size_of::<mmsghdr>() - offset_of!(mmsghdr, msg_len) - size_of::<c_uint>();
 
 /// The most bytes of bounce buffers for several messages.
 const MOST_BYTES: usize = 64 << 20;
@@ -196,7 +200,8 @@ unsafe fn several(
     }
     let nr_bytes = (count as usize).min(MOST_MESSAGES) * size_of::<mmsghdr>();
     let access = if received { Access::Write } else { Access::Read };
-    let count = match access::prefix(list as usize, nr_bytes, access) / size_of::<mmsghdr>() {
+    let open = access::prefix(list as usize, nr_bytes, access) + PADDING_BYTES;
+    let count = match open / size_of::<mmsghdr>() {
         0 => return call(list, count),
         readable => readable,
     };

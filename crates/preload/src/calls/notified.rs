@@ -5,18 +5,20 @@
 
 use std::ffi::c_int;
 
+use folioswap::Waited;
 use libc::{clockid_t, mqd_t, sigevent, timer_t};
 
 use crate::calls::copied;
 use crate::ground::export::{export, real};
 use crate::ground::{guard, state, waiting};
-use crate::memory::access;
+use crate::memory::{access, cover};
 
-/// A guard, under which the C library allocates from the private heap, if an event is to be told by a thread.
+/// A guard, under which the C library allocates from the private heap, if an event is to be told by a thread. And the
+/// stack is kept in RAM: it blocks all signals there to make a thread.
 ///
 /// # Safety
 /// The event is null or the program's.
-unsafe fn for_helper(event: *const sigevent) -> Option<guard::Guard> {
+unsafe fn for_helper(event: *const sigevent) -> Option<(guard::Guard, Option<Waited>)> {
     if event.is_null() || guard::inside() || !state::may_manage() {
         return None;
     }
@@ -24,7 +26,8 @@ unsafe fn for_helper(event: *const sigevent) -> Option<guard::Guard> {
     let kind = unsafe { access::read(&raw const (*event).sigev_notify) }?;
     (kind == libc::SIGEV_THREAD).then(|| {
         waiting::now(); // the C library makes a thread
-        guard::enter()
+        let stack = cover::stack();
+        (guard::enter(), stack)
     })
 }
 

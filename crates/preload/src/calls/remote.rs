@@ -14,7 +14,7 @@ use folioswap_sys::static_tls::StaticTls;
 use folioswap_sys::{own_calls, static_tls};
 use libc::{FILE, PTRACE_TRACEME, iovec, mode_t, pid_t};
 
-use crate::calls::vectors::{MOST_BUFFERS, bytes_of, part};
+use crate::calls::vectors::{MOST_BUFFERS, bytes_of, is_refused, part};
 use crate::ground::export::{export, real};
 use crate::ground::real::kernel;
 use crate::ground::{guard, state, waiting};
@@ -379,7 +379,7 @@ pub fn transfer_ranges(process: pid_t, buffers: List, ranges: List, call: impl F
     }
     let error = state::errno();
     let (mut done, mut tries) = (result.max(0) as usize, 0);
-    if let (Some(buffers), Some(ranges)) = (entries(buffers), entries(ranges)) {
+    if let (Some(buffers), Some(ranges)) = (entries(buffers).filter(|list| !is_refused(list)), entries(ranges)) {
         let len = bytes_of(&buffers).min(bytes_of(&ranges));
         while done < len && tries < MOST_TRIES {
             let (buffers, ranges) = (part(&buffers, done, usize::MAX), part(&ranges, done, usize::MAX));

@@ -120,7 +120,8 @@ export! {
 }
 
 /// Makes a call of the C library's that has the kernel store what is left of this limit in a variable. The stack may
-/// have left RAM by then, and the kernel ignores that it cannot: then it is reckoned here.
+/// have left RAM by then, and the kernel ignores that it cannot. It may have stored something before: where a signal
+/// came that another thread has taken, it goes on with the rest. So what is left is reckoned here.
 ///
 /// # Safety
 /// The limit is null or may be written.
@@ -131,13 +132,9 @@ unsafe fn telling_left(limit: *mut timeval, call: impl FnOnce() -> c_int) -> c_i
     // SAFETY: the caller upholds this function's own contract. It need not be aligned.
     let (all, start) = (unsafe { limit.read_unaligned() }, Instant::now());
     let result = call();
-    // SAFETY: as above.
-    let told = unsafe { limit.read_unaligned() };
-    let length = |time: timeval| {
-        Duration::from_secs(time.tv_sec as u64).saturating_add(Duration::from_micros(time.tv_usec as u64))
-    };
-    if (result >= 0 || state::errno() == libc::EINTR) && length(told) == length(all) {
-        let left = length(all).saturating_sub(start.elapsed());
+    if result >= 0 || state::errno() == libc::EINTR {
+        let length = Duration::from_secs(all.tv_sec as u64).saturating_add(Duration::from_micros(all.tv_usec as u64));
+        let left = length.saturating_sub(start.elapsed());
         let left = timeval { tv_sec: left.as_secs() as i64, tv_usec: left.subsec_micros().into() };
         // SAFETY: as above.
         unsafe { limit.write_unaligned(left) };

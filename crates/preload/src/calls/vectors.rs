@@ -86,13 +86,13 @@ pub fn bytes_of(list: &[iovec]) -> usize {
     list.iter().fold(0usize, |sum, buffer| sum.saturating_add(buffer.iov_len))
 }
 
-/// Whether the kernel refuses a list for the length of a buffer.
-fn is_refused(list: &[iovec]) -> bool {
+/// Whether the kernel refuses a list for a buffer's length or address: also for that of one without bytes.
+pub fn is_refused(list: &[iovec]) -> bool {
     // It cuts a single buffer before it looks at the addresses.
     let most = if list.len() == 1 { transfer::MOST_BYTES } else { usize::MAX };
     list.iter().any(|buffer| {
         let (addr, len) = (buffer.iov_base as usize, buffer.iov_len);
-        len > isize::MAX as usize || len > 0 && transfer::is_impossible(addr, len.min(most))
+        len > isize::MAX as usize || transfer::is_impossible(addr, len.min(most))
     })
 }
 
@@ -440,18 +440,38 @@ unsafe fn send(
     unsafe { transfer(fd, list, count, false, -1, call) }
 }
 
-/// Sends in one call what `call` takes of a list.
+/// How many bytes from the start of a list on may be read.
+fn readable_bytes(list: &[iovec]) -> usize {
+    let mut all = 0;
+    for buffer in list {
+        let here = access::prefix(buffer.iov_base as usize, buffer.iov_len, Access::Read);
+        all += here;
+        if here < buffer.iov_len {
+            break;
+        }
+    }
+    all
+}
+
+/// Sends in one call what `call` takes of a list, up to what may not be read.
 ///
 /// # Safety
 /// The list has `count` buffers, which may be read.
 pub unsafe fn send_some(list: *const iovec, count: c_int, call: impl Fn(*const iovec, c_int) -> isize) -> isize {
     // SAFETY: the caller upholds this function's own contract.
     let possible = unsafe { possible(list, count.max(0) as usize) };
-    let Some(theirs) = possible.filter(|list| is_needed(ANOTHER_PROCESS, list)) else { return call(list, count) };
+    let Some(theirs) = possible else { return call(list, count) };
     if is_refused(theirs) {
         return call(copy_of(theirs).as_ptr(), count);
     }
-    let own = part(theirs, 0, MOST_STREAM_BYTES);
+    let mut own = part(theirs, 0, MOST_STREAM_BYTES);
+    let readable = readable_bytes(&own);
+    if readable > 0 {
+        own = part(&own, 0, readable);
+    }
+    if !is_needed(ANOTHER_PROCESS, &own) {
+        return call(own.as_ptr(), own.len() as c_int);
+    }
     let Some(stand_in) = StandIn::new(&own, MOST_STREAM_BYTES, false) else {
         state::fail(libc::ENOMEM);
         return -1;

@@ -5,7 +5,7 @@
 //! They get the signals that this library does not handle. Nothing else about signals changes.
 
 use std::ffi::c_int;
-use std::mem::zeroed;
+use std::mem::{offset_of, zeroed};
 use std::ptr::{null, null_mut};
 
 use folioswap::ExitStatus;
@@ -19,6 +19,9 @@ use crate::ground::export::{aliases, export, real};
 use crate::ground::real::{kernel, own};
 use crate::ground::{guard, selector, state};
 use crate::memory::{access, cover};
+
+/// Bytes of the kernel's signal set.
+const SET_BYTES: usize = 8;
 
 real!(SIGACTION = c"sigaction": fn(c_int, *const Action, *mut Action) -> c_int);
 real!(SIGNAL = c"signal": fn(c_int, sighandler_t) -> sighandler_t);
@@ -132,7 +135,7 @@ export! {
         // SAFETY: the pointers are null or valid, as `sigaction` requires. Only copies are changed.
         unsafe {
             if ours::is_ours(signal) {
-                let wanted = (!action.is_null()).then(|| *action); // which may fault
+                let wanted = (!action.is_null()).then(|| read(action)); // which may fault
                 let _guard = guard::enter();
                 let known = chained(signal);
                 if let Some(action) = wanted {
@@ -143,7 +146,7 @@ export! {
                 }
                 return 0;
             }
-            let mut copy = (!action.is_null()).then(|| *action);
+            let mut copy = (!action.is_null()).then(|| read(action));
             let was = small_stack::noted(signal);
             if let Some(copy) = &mut copy {
                 change(copy, |wanted| small_stack::instead_of(signal, wanted));
@@ -159,6 +162,20 @@ export! {
             }
             result
         }
+    }
+}
+
+/// What the C library reads of an action: all but the restorer, which may lie beyond the program's memory.
+///
+/// # Safety
+/// The caller's action.
+unsafe fn read(action: *const Action) -> Action {
+    // SAFETY: the caller's promise, for the bytes that are read. All zeroes is a valid action.
+    unsafe {
+        let mut copy: Action = zeroed();
+        let len = offset_of!(Action, sa_flags) + size_of::<c_int>();
+        std::ptr::copy_nonoverlapping(action.cast::<u8>(), (&raw mut copy).cast(), len);
+        copy
     }
 }
 
@@ -228,19 +245,24 @@ export! {
     }
 }
 
-/// Implements `rt_sigaction` when it is called by number.
+/// Implements `rt_sigaction` when it is called by number. As by the kernel, the new action is set where the old one
+/// cannot be told.
 ///
 /// # Safety
-/// The pointers are null or valid, as for the system call.
+/// As the system call.
 pub unsafe fn kernel_action(
     signal: c_int,
     action: *const KernelAction,
     before: *mut KernelAction,
     set_len: usize,
 ) -> c_int {
-    // SAFETY: the pointers are null or valid, by this function's contract. The kernel gets copies only.
+    // SAFETY: the caller's pointers. The kernel gets copies only.
     unsafe {
-        let mut wanted = (!action.is_null()).then(|| *action);
+        let mut wanted = access::read(action);
+        if set_len != SET_BYTES || wanted.is_none() && !action.is_null() {
+            state::fail(if set_len != SET_BYTES { libc::EINVAL } else { libc::EFAULT });
+            return -1;
+        }
         let mut known = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
         if ours::is_ours(signal) {
             let _guard = guard::enter();
@@ -262,16 +284,13 @@ pub unsafe fn kernel_action(
             }
             let _stack = cover::stack();
             let new = wanted.as_ref().map_or(std::ptr::null(), |wanted| &raw const *wanted);
-            if kernel!(libc::SYS_rt_sigaction, signal, new, &raw mut known, set_len) < 0 {
+            if kernel!(libc::SYS_rt_sigaction, signal, new, &raw mut known, SET_BYTES) < 0 {
                 small_stack::note(signal, was);
                 return -1;
             }
             known = small_stack::told(known, was);
         }
-        if !before.is_null() {
-            *before = known;
-        }
-        0
+        bring(known, before, 0)
     }
 }
 

@@ -68,16 +68,28 @@ fn may_access(pages: &Range<usize>, access: Access) -> bool {
     false
 }
 
-/// Whether the kernel can read from a page: it reads a signal set there before it refuses to do anything with it.
+/// Whether the kernel can read from a page.
 fn is_readable(page: usize) -> bool {
-    const NOTHING: usize = 99;
     (0..MOST_TRIES).any(|_| {
         resident::bring_in(page, PAGE_SIZE);
-        state::keeping_errno(|| {
-            // SAFETY: the kernel knows no such operation, so it changes nothing.
-            unsafe { own!(libc::SYS_rt_sigprocmask, NOTHING, page, 0usize, 8usize) };
+        finds(page, Access::Read)
+    })
+}
+
+/// Whether the kernel finds a page, if that is in RAM, for calls that do nothing else with it.
+fn finds(page: usize, access: Access) -> bool {
+    const NOTHING: usize = 99;
+    const WAKE_OF_NONE: i32 = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
+    const ADD_ZERO: u32 = (libc::FUTEX_OP_ADD as u32) << 28;
+    state::keeping_errno(|| match access {
+        // It reads a signal set there before it refuses this operation.
+        // SAFETY: the kernel knows no such operation, so it changes nothing.
+        Access::Read => unsafe {
+            own!(libc::SYS_rt_sigprocmask, NOTHING, page, 0usize, 8usize);
             state::errno() == libc::EINVAL
-        })
+        },
+        // SAFETY: the kernel adds zero to a word, as one operation. Who sleeps on it may be woken, as at any time.
+        Access::Write => unsafe { own!(libc::SYS_futex, page, WAKE_OF_NONE, 0, 0usize, page, ADD_ZERO) >= 0 },
     })
 }
 
@@ -125,7 +137,14 @@ pub fn is_open(addr: usize, len: usize, access: Access) -> bool {
     if state::overlaps(addr, len) {
         return prefix(addr, len, access) == len;
     }
-    !ANSWERS.load(Ordering::Relaxed) || populate(addr & !(PAGE_SIZE - 1)..end.next_multiple_of(PAGE_SIZE), access) == 0
+    let pages = addr & !(PAGE_SIZE - 1)..end.next_multiple_of(PAGE_SIZE);
+    !ANSWERS.load(Ordering::Relaxed)
+        || match populate(pages.clone(), access) {
+            0 => true,
+            // Memory of memfd_secret or of a device, or what may be written but not read: it is not populated.
+            libc::EFAULT | libc::EINVAL => pages.step_by(PAGE_SIZE).all(|page| finds(page, access)),
+            _ => false,
+        }
 }
 
 /// Reads a value of the program's; `None` if the kernel could not. Reading it faults it in.
