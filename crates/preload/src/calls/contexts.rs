@@ -18,8 +18,8 @@ real!(SWAP = c"swapcontext": fn(*mut ucontext_t, *const ucontext_t) -> c_int);
 real!(MAKE = c"makecontext": fn(*mut ucontext_t, extern "C" fn(), c_int) -> ());
 
 /// Where the C library notes in a thread's record whether it has a shadow stack.
-const FEATURES_AT: usize = 0x48;
-const SHADOW_STACK: u32 = 2;
+pub const FEATURES_AT: usize = 0x48;
+pub const SHADOW_STACK: u32 = 2;
 
 const fn place(register: c_int) -> usize {
     offset_of!(ucontext_t, uc_mcontext) + offset_of!(mcontext_t, gregs) + register as usize * size_of::<u64>()

@@ -18,6 +18,7 @@ pub mod filters;
 pub mod fork;
 mod io;
 mod ioctl;
+mod jumps;
 pub mod limits;
 mod lookups;
 mod messages;

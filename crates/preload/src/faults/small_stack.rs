@@ -24,13 +24,9 @@ use libc::{sighandler_t, siginfo_t, ucontext_t};
 
 use crate::faults::ours::{self, KernelAction};
 use crate::faults::{caught, net, signal_stack};
-use crate::ground::export::{export, real};
 use crate::ground::guard;
 use crate::ground::real::own;
 use crate::memory::key_rights::{DESCRIBED_AT, EXTENDED};
-
-real!(LONGJMP = c"siglongjmp": fn(*mut c_void, c_int) -> ());
-real!(LONGJMP_CHECKED = c"__longjmp_chk": fn(*mut c_void, c_int) -> ());
 
 const NR_SIGNALS: usize = 65;
 
@@ -679,14 +675,4 @@ unsafe extern "C" fn fault(about: *mut siginfo_t, context: *mut ucontext_t) -> b
 #[inline(never)] // it looks for what is thread-local
 pub extern "C" fn note_base(base: usize) {
     OTHER_BASE.set((true, base));
-}
-
-export! {
-    fn __longjmp_chk(to: *mut c_void, value: c_int) -> () {
-        // The C library asks the kernel whether the thread is on the signal stack, which does not know it.
-        let here = 0u8;
-        let real = if signal_stack::is_on_theirs(&raw const here as usize) { &LONGJMP } else { &LONGJMP_CHECKED };
-        // SAFETY: the caller's call. It does not return, and no frame of this library has anything to drop.
-        unsafe { real.get()(to, value) };
-    }
 }
