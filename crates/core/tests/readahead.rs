@@ -35,7 +35,7 @@ fn walk(streams: &Streams, thread: u64, blocks: impl Iterator<Item = u32>, room:
 
 #[test]
 fn two_touches_make_a_stream_and_windows_double() {
-    let streams = Streams::new();
+    let streams = Streams::default();
     let observe = |block| streams.observe(1, BlockId::new(block), ROOM);
     assert_eq!(observe(100), None);
     let first = observe(101).unwrap();
@@ -54,7 +54,7 @@ fn two_touches_make_a_stream_and_windows_double() {
 
 #[test]
 fn a_backward_stream_is_the_mirror_image() {
-    let streams = Streams::new();
+    let streams = Streams::default();
     assert_eq!(streams.observe(1, BlockId::new(20), ROOM), None);
     let advice = streams.observe(1, BlockId::new(19), ROOM).unwrap();
     assert!(advice.backward);
@@ -69,7 +69,7 @@ fn a_backward_stream_is_the_mirror_image() {
 #[test]
 fn a_long_walk_touches_one_folio_a_window_and_leaves_everything_behind() {
     for backward in [false, true] {
-        let streams = Streams::new();
+        let streams = Streams::default();
         let (touches, behind) =
             if backward { walk(&streams, 1, (0..4096).rev(), ROOM) } else { walk(&streams, 1, 0..4096, ROOM) };
         assert!(touches <= 4096 / 16 + 8, "{touches} touches");
@@ -79,7 +79,7 @@ fn a_long_walk_touches_one_folio_a_window_and_leaves_everything_behind() {
 
 #[test]
 fn a_second_round_is_served_from_its_third_touch() {
-    let streams = Streams::new();
+    let streams = Streams::default();
     walk(&streams, 1, 0..512, ROOM);
     assert_eq!(streams.observe(1, BlockId::new(0), ROOM), None);
     let advice = streams.observe(1, BlockId::new(1), ROOM).unwrap();
@@ -90,12 +90,12 @@ fn a_second_round_is_served_from_its_third_touch() {
 
 #[test]
 fn streams_of_one_thread_and_of_many_do_not_disturb_each_other() {
-    let streams = Streams::new();
+    let streams = Streams::default();
     let copy = (0..1024).flat_map(|at| [at, 10_000 + at, 30_000 - at]);
     let (touches, _) = walk(&streams, 1, copy, ROOM);
     assert!(touches < 3 * 1024 / 8, "{touches} touches for three streams");
 
-    let streams = Streams::new();
+    let streams = Streams::default();
     let mut asked = [0; STREAMS_MAX];
     for at in 0..200 {
         for (thread, asked) in asked.iter_mut().enumerate() {
@@ -109,7 +109,7 @@ fn streams_of_one_thread_and_of_many_do_not_disturb_each_other() {
 
 #[test]
 fn random_touches_do_not_displace_a_stream() {
-    let streams = Streams::new();
+    let streams = Streams::default();
     streams.observe(1, BlockId::new(0), ROOM);
     streams.observe(1, BlockId::new(1), ROOM);
     for touch in 0..500u32 {
@@ -120,7 +120,7 @@ fn random_touches_do_not_displace_a_stream() {
 
 #[test]
 fn what_is_forgotten_starts_anew() {
-    let streams = Streams::new();
+    let streams = Streams::default();
     walk(&streams, 1, 0..64, ROOM);
     walk(&streams, 2, 1000..1064, ROOM);
     streams.forget_blocks(ids(0..100));
@@ -135,7 +135,7 @@ fn what_is_forgotten_starts_anew() {
 #[test]
 fn no_room_no_windows() {
     for room in [Room { max_window: 0, max_total: 10 }, Room { max_window: 4, max_total: 0 }] {
-        let streams = Streams::new();
+        let streams = Streams::default();
         for at in 0..10 {
             let advice = streams.observe(1, BlockId::new(at), room);
             assert!(advice.is_none_or(|advice| advice.windows.is_empty()));
@@ -150,7 +150,7 @@ proptest! {
         max_window in 0usize..40,
         max_total in 0usize..200,
     ) {
-        let streams = Streams::new();
+        let streams = Streams::default();
         // Each thread's cursors: near both ends of the space and in the middle.
         let mut cursors = [[0u32, 50, u32::MAX - 3, 1_000_000]; 6];
         let room = Room { max_window, max_total };

@@ -33,9 +33,9 @@ impl Policy {
         Policy {
             fixed_order,
             swap_in: AtomicU8::new(swap_in.number()),
-            streams: Streams::new(),
-            drop_behind: DropBehind::new(),
-            order_choice: OrderChoice::new(),
+            streams: Streams::default(),
+            drop_behind: DropBehind::default(),
+            order_choice: OrderChoice::default(),
         }
     }
 

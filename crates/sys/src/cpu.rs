@@ -1,11 +1,12 @@
 //! CPUs (which one runs a thread, how many there are, scheduling), and the CPU time used.
 
+use std::ffi::CStr;
 use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::{check, taken};
+use crate::{check, open_at};
 
 /// Lets others run. Not the C library's call, which a filter of the program's may refuse.
 pub fn yield_now() {
@@ -29,12 +30,10 @@ pub fn cpu_of(thread: u32) -> Option<usize> {
     let mut name = io::Cursor::new([0u8; 40]);
     write!(name, "/proc/self/task/{thread}/stat").ok()?;
     let mut said = [0u8; 1024];
-    // SAFETY: a NUL-terminated name and a buffer, both of this frame. The descriptor is this call's own.
-    let len = unsafe {
-        let file = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name.get_ref().as_ptr(), libc::O_CLOEXEC);
-        let file = taken(file).ok()?;
-        check(libc::syscall(libc::SYS_read, file.as_raw_fd(), said.as_mut_ptr(), said.len())).ok()?
-    };
+    let file = open_at(libc::AT_FDCWD, CStr::from_bytes_until_nul(name.get_ref()).ok()?, libc::O_RDONLY).ok()?;
+    // SAFETY: a buffer of this frame.
+    let read = unsafe { libc::syscall(libc::SYS_read, file.as_raw_fd(), said.as_mut_ptr(), said.len()) };
+    let len = check(read).ok()?;
     // The name is in parentheses, and may itself contain parentheses.
     let behind_name = said[..len].rsplit(|&byte| byte == b')').next()?;
     let field = behind_name.split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(PROCESSOR)?;

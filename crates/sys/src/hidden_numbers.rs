@@ -193,7 +193,7 @@ extern "C" fn nothing() {}
 /// Closes all hidden descriptors, in a forked child whose engine does not go on.
 pub extern "C" fn close_in_child() {
     if !CHILD_SETTLES.swap(false, Ordering::Relaxed) {
-        close_but(&[]);
+        settle_in_child(&[]);
     }
 }
 
@@ -212,10 +212,6 @@ pub struct KeptNumber(pub(crate) RawFd);
 /// In a forked child, once: closes the hidden descriptors except some, those of all arenas that go on. They are to be
 /// used again by [`Descriptor::keep_in_child`](crate::descriptor::Descriptor::keep_in_child).
 pub fn settle_in_child(kept: &[KeptNumber]) {
-    close_but(kept);
-}
-
-fn close_but(kept: &[KeptNumber]) {
     let mut lowest = RawFd::MAX;
     for entry in listed() {
         let number = entry.load(Ordering::Acquire);

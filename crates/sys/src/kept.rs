@@ -3,12 +3,12 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::descriptor::Descriptor;
-use crate::taken;
+use crate::{open_at, taken};
 
 static PROC: OnceLock<Descriptor> = OnceLock::new();
 /// [`leave_root`] was called.
@@ -84,9 +84,4 @@ pub(crate) fn proc_again() -> io::Result<OwnedFd> {
 /// The root of the process, by a descriptor with which no call succeeds.
 pub(crate) fn open_root() -> io::Result<OwnedFd> {
     open_at(libc::AT_FDCWD, c"/", libc::O_PATH)
-}
-
-fn open_at(folder: RawFd, path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
-    // SAFETY: the path is NUL-terminated.
-    taken(unsafe { libc::syscall(libc::SYS_openat, folder, path.as_ptr(), flags | libc::O_CLOEXEC | libc::O_NOCTTY) })
 }

@@ -112,6 +112,7 @@ pub mod uring;
 pub mod vforked;
 pub mod zstd;
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
 
@@ -124,6 +125,12 @@ fn check(result: libc::c_long) -> io::Result<usize> {
 fn taken(opened: libc::c_long) -> io::Result<OwnedFd> {
     // SAFETY: the kernel just created this descriptor, and nothing else owns it.
     check(opened).map(|number| unsafe { OwnedFd::from_raw_fd(number as RawFd) })
+}
+
+/// Opens a file by a raw system call.
+fn open_at(folder: RawFd, path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: the path is NUL-terminated.
+    taken(unsafe { libc::syscall(libc::SYS_openat, folder, path.as_ptr(), flags | libc::O_CLOEXEC | libc::O_NOCTTY) })
 }
 
 /// What the kernel says of an open file.

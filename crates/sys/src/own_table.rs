@@ -8,7 +8,7 @@
 //! There is one keeper for each process, from its first use on. A forked child has none, and starts its own. Only
 //! starting threads allocates: [`run`] is called in signal handlers.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::static_tls::StaticTls;
-use crate::{check, futex, hidden_numbers, memory, seat, signals, static_tls, taken};
+use crate::{check, futex, hidden_numbers, memory, open_at, seat, signals, static_tls, taken};
 
 static_tls! {
     static INSIDE: bool = "folioswap_inside";
@@ -90,7 +90,7 @@ pub fn export(number: RawFd) -> io::Result<OwnedFd> {
     let (keeper, flags) = run(|| (signals::thread_id(), flags()))?;
     copy_of(keeper, PIDFD_THREAD, number).or_else(|_| {
         let path = CString::new(format!("/proc/self/task/{keeper}/fd/{number}")).expect("no NUL");
-        reopen(&path, libc::O_RDWR | flags as libc::c_int & libc::O_DIRECT)
+        open_at(libc::AT_FDCWD, &path, libc::O_RDWR | flags as libc::c_int & libc::O_DIRECT)
     })
 }
 
@@ -148,7 +148,7 @@ fn program_stderr() -> io::Result<OwnedFd> {
     // A pidfd of the process stands for its first thread, whose table is the program's.
     let copied = copy_of(std::process::id(), 0, libc::STDERR_FILENO);
     // A sandbox may forbid that. A path gives the same file, except for a socket.
-    copied.or_else(|_| reopen(c"/proc/self/fd/2", libc::O_WRONLY | libc::O_APPEND))
+    copied.or_else(|_| open_at(libc::AT_FDCWD, c"/proc/self/fd/2", libc::O_WRONLY | libc::O_APPEND))
 }
 
 /// A copy of a descriptor of a thread of this process. The flags are those of `pidfd_open`.
@@ -157,12 +157,6 @@ fn copy_of(thread: u32, flags: libc::c_int, number: RawFd) -> io::Result<OwnedFd
     let pidfd = taken(unsafe { libc::syscall(libc::SYS_pidfd_open, thread, flags) })?;
     // SAFETY: takes no pointers.
     taken(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), number, 0) })
-}
-
-fn reopen(path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
-    let flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
-    // SAFETY: the path is NUL-terminated.
-    taken(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) })
 }
 
 /// A call to be made. Lives on the stack of the thread that waits for it.

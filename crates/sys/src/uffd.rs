@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::descriptor::Descriptor;
 pub use crate::uffd_abi::Transfer;
 use crate::uffd_abi::{self as abi, Range};
-use crate::{check, errno, futex, kept, own_table, taken};
+use crate::{check, cpu, errno, futex, kept, own_table, taken};
 
 /// How faults are delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -366,18 +366,13 @@ fn stepwise(len: usize, mut step: impl FnMut(usize) -> (i32, i64)) -> Result<(),
             }
         } else if number == libc::EAGAIN && idle < MOST_RETRIES {
             idle += 1;
-            yield_cpu();
+            cpu::yield_now();
         } else if done > 0 {
             return Err(MoveError::Partial { moved: done });
         } else {
             return Err(MoveError::from_errno(number));
         }
     }
-}
-
-fn yield_cpu() {
-    // SAFETY: takes no pointers.
-    unsafe { libc::sched_yield() };
 }
 
 fn range(addr: usize, len: usize) -> Range {

@@ -25,6 +25,7 @@ impl Context {
     ///
     /// # Panics
     /// If the library rejects memory of the size that it asked for.
+    #[allow(clippy::new_without_default)] // it allocates much
     pub fn new() -> Context {
         // SAFETY: both only compute a size.
         let (compressor_bytes, decompressor_bytes) =
@@ -76,12 +77,6 @@ impl Context {
             )
         };
         checked(done)
-    }
-}
-
-impl Default for Context {
-    fn default() -> Self {
-        Context::new()
     }
 }
 

@@ -40,16 +40,12 @@ struct Record {
 }
 
 /// Whether an arena drops folios behind its streams.
+#[derive(Default)]
 pub struct DropBehind {
     record: Mutex<Record>,
 }
 
 impl DropBehind {
-    /// Off, nothing passed.
-    pub fn new() -> Self {
-        DropBehind { record: Mutex::new(Record::default()) }
-    }
-
     /// Records that a stream has passed `nr_folios`; the budget holds `budget_folios`. Returns whether to drop them
     /// now.
     pub fn passed(&self, nr_folios: usize, budget_folios: usize) -> bool {
@@ -93,19 +89,13 @@ impl DropBehind {
     }
 }
 
-impl Default for DropBehind {
-    fn default() -> Self {
-        DropBehind::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn goes_on_after_a_whole_budget() {
-        let drop_behind = DropBehind::new();
+        let drop_behind = DropBehind::default();
         assert!(!drop_behind.passed(60, 100));
         assert!(!drop_behind.passed(39, 100));
         assert!(drop_behind.passed(1, 100));
@@ -114,7 +104,7 @@ mod tests {
 
     #[test]
     fn refaults_switch_it_off_and_double_what_it_asks_for() {
-        let drop_behind = DropBehind::new();
+        let drop_behind = DropBehind::default();
         let mut needed = 100;
         for _ in 0..12 {
             assert!(!drop_behind.passed(needed - 1, 100));
@@ -130,7 +120,7 @@ mod tests {
 
     #[test]
     fn folios_that_age_would_not_have_kept_did_not_leave_early() {
-        let drop_behind = DropBehind::new();
+        let drop_behind = DropBehind::default();
         drop_behind.passed(100, 100);
         drop_behind.passed(120, 100);
         assert!(drop_behind.left_early(99, 100) && !drop_behind.left_early(100, 100));
@@ -141,7 +131,7 @@ mod tests {
 
     #[test]
     fn few_refaults_among_many_are_forgiven() {
-        let drop_behind = DropBehind::new();
+        let drop_behind = DropBehind::default();
         drop_behind.passed(100, 100);
         drop_behind.passed(1000, 100);
         (0..124).for_each(|_| drop_behind.refaulted());

@@ -197,11 +197,6 @@ pub struct Neighbours {
 }
 
 impl Neighbours {
-    /// Blocks come back in pieces until it shows that few of their pages are used.
-    pub fn new() -> Self {
-        Neighbours { record: Mutex::new(Box::new(Record::NEW)) }
-    }
-
     /// Forgets everything: a forked child does something else.
     pub fn forget(&self) {
         let mut record = lock(&self.record);
@@ -324,7 +319,8 @@ impl Neighbours {
 
 impl Default for Neighbours {
     fn default() -> Self {
-        Neighbours::new()
+        // Blocks come back in pieces until it shows that few of their pages are used.
+        Neighbours { record: Mutex::new(Box::new(Record::NEW)) }
     }
 }
 
@@ -355,13 +351,13 @@ mod tests {
 
     #[test]
     fn unused_neighbours_are_hardly_read() {
-        let (read, _) = touch(&Neighbours::new(), 16_000, 0);
+        let (read, _) = touch(&Neighbours::default(), 16_000, 0);
         assert!(read <= 3_000 + usize::from(ENOUGH), "{read} neighbours of 16,000 pages");
     }
 
     #[test]
     fn groups_grow_while_they_are_used_and_shrink_again() {
-        let neighbours = Neighbours::new();
+        let neighbours = Neighbours::default();
         touch(&neighbours, 200, 0);
         assert_eq!(neighbours.group(BLOCK), Order::PAGE);
         assert_eq!(neighbours.group(FAR), Order::PAGE, "another area believes what is known");
@@ -374,7 +370,7 @@ mod tests {
     #[test]
     fn at_most_four_times_as_much_is_read_as_is_used() {
         for percent in 0..=100 {
-            let (read, used) = touch(&Neighbours::new(), 10_000, percent);
+            let (read, used) = touch(&Neighbours::default(), 10_000, percent);
             assert!(10_000 + read <= 4 * (10_000 + used), "{percent} %: {read} read, {used} used");
         }
     }
@@ -382,7 +378,7 @@ mod tests {
     #[test]
     fn blocks_come_in_pieces_where_most_is_used_and_one_in_eight_by_pages() {
         for (percent, in_pieces) in [(0, false), (50, false), (70, true), (90, true)] {
-            let neighbours = Neighbours::new();
+            let neighbours = Neighbours::default();
             touch(&neighbours, 1000, percent);
             let by_pages = (0..80).filter(|_| neighbours.part(BLOCK, Order::HUGE) == Order::PAGE).count();
             assert_eq!(by_pages, if in_pieces { 10 } else { 80 }, "{percent} %");
@@ -394,7 +390,7 @@ mod tests {
     #[test]
     fn pieces_end_where_used_pages_alone_would_have_stayed_in_ram() {
         for (nr_left_since, in_pieces) in [(200, false), (10_000, true)] {
-            let neighbours = Neighbours::new();
+            let neighbours = Neighbours::default();
             for _ in 0..1000 {
                 touch(&neighbours, 1, 80);
                 neighbours.came_back(BLOCK, nr_left_since, 1000);
@@ -405,7 +401,7 @@ mod tests {
 
     #[test]
     fn little_is_read_in_pieces_before_anything_is_known() {
-        let neighbours = Neighbours::new();
+        let neighbours = Neighbours::default();
         let nr_read = (0..RAM).take_while(|_| {
             neighbours.read_pieces(PIECE.nr_pages(), RAM);
             neighbours.in_pieces(BLOCK)

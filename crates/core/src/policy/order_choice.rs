@@ -254,11 +254,6 @@ pub struct OrderChoice {
 }
 
 impl OrderChoice {
-    /// Believes that blocks are dense, until shown otherwise.
-    pub fn new() -> Self {
-        OrderChoice { record: Mutex::new(Record::new()) }
-    }
-
     /// Forgets everything, also what was found out about single blocks: a forked child does something else.
     pub fn forget(&self) {
         let mut record = lock(&self.record);
@@ -384,7 +379,8 @@ fn touched_part(
 
 impl Default for OrderChoice {
     fn default() -> Self {
-        OrderChoice::new()
+        // Believes that blocks are dense, until shown otherwise.
+        OrderChoice { record: Mutex::new(Record::new()) }
     }
 }
 
@@ -408,7 +404,7 @@ mod tests {
     impl Machine {
         fn new(nr_blocks: usize) -> Self {
             Machine {
-                choice: OrderChoice::new(),
+                choice: OrderChoice::default(),
                 pressure: PRESSURE,
                 blocks: vec![(History::default(), true); nr_blocks],
                 read: vec![Row::default(); nr_blocks],

@@ -313,11 +313,6 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// No streams.
-    pub fn new() -> Self {
-        Streams { records: Mutex::new(Box::new(Records { streams: [None; STREAMS_MAX], now: 0 })) }
-    }
-
     /// Records that a thread touched an unmapped block. If this continues a stream, returns what to read ahead and what
     /// lies behind, unless there is neither.
     pub fn observe(&self, thread: u64, block: BlockId, room: Room) -> Option<StreamAdvice> {
@@ -352,6 +347,6 @@ impl Streams {
 
 impl Default for Streams {
     fn default() -> Self {
-        Streams::new()
+        Streams { records: Mutex::new(Box::new(Records { streams: [None; STREAMS_MAX], now: 0 })) }
     }
 }

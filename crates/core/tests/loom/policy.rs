@@ -9,7 +9,7 @@ use crate::{beside, check_within};
 fn streams_of_two_threads_are_two_whoever_ends() {
     const ROOM: Room = Room { max_window: 4, max_total: 12 };
     check_within(4, || {
-        let streams = Arc::new(Streams::new());
+        let streams = Arc::new(Streams::default());
         let walk = |streams: &Streams, thread: u32| {
             let [first, second] =
                 [0, 1].map(|at| streams.observe(thread.into(), BlockId::new(100 * thread + at), ROOM));
@@ -34,7 +34,7 @@ fn streams_of_two_threads_are_two_whoever_ends() {
 #[test]
 fn drop_behind_goes_on_once_for_two_who_pass_half_a_budget() {
     check_within(4, || {
-        let drop_behind = Arc::new(DropBehind::new());
+        let drop_behind = Arc::new(DropBehind::default());
         let other = beside(&drop_behind, |drop_behind| drop_behind.passed(50, 100));
         let mine = drop_behind.passed(50, 100);
         assert_ne!(mine, other.join().unwrap(), "who came second");

@@ -57,7 +57,7 @@ impl Ram {
             demand,
             nr_evictions: AtomicU32::new(0),
             nr_soon: AtomicUsize::new(0),
-            neighbours: Neighbours::new(),
+            neighbours: Neighbours::default(),
             stats,
             budget_bytes: AtomicU64::new(budget_bytes),
             growing: Mutex::new(()),
