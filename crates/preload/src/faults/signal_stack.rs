@@ -207,6 +207,22 @@ pub fn stay(stood_for: Option<libc::stack_t>) {
     drop(hold(&known));
 }
 
+/// The program unmaps a range. If the calling thread's stack lies there, it is set in name only from now on: the next
+/// fault needs one. A program may leave a stack that none of its handlers wants any more.
+pub fn leave(range: &Range<usize>) {
+    let Some(own) = own_signal_stack().filter(|_| !vforked::is_child()) else { return };
+    let known = current();
+    let (start, end) = (known.ss_sp as usize, known.ss_sp as usize + known.ss_size);
+    // The kernel changes none that a handler is on.
+    if is_own(&known, MAPPING.get()) || mode(&known) != 0 || start >= range.end || end <= range.start {
+        return;
+    }
+    set_stands_for(Some(known));
+    set_signal_stack(Some(own));
+    note_used(None);
+    drop(hold(&own));
+}
+
 /// In a forked child: the other threads are its parent's, and so is what was held.
 pub fn begin_child() {
     HELD.set((0, 0));

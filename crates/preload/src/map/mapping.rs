@@ -17,6 +17,7 @@ use folioswap::{BLOCK_BYTES, PAGE_SIZE, RawSpace, Replaced};
 use folioswap_sys::memory::{self, Reservation, place_apart};
 use folioswap_sys::{maps, own_calls};
 
+use crate::faults::signal_stack;
 use crate::ground::guard;
 use crate::ground::real::{kernel, own};
 use crate::ground::state::{self, Outcome, Phase};
@@ -489,6 +490,7 @@ pub unsafe fn unmap(addr: *mut c_void, len: usize) -> c_int {
         if len == 0 || !are_possible(&range) || guard::inside() || !state::may_manage() {
             return unmap();
         }
+        signal_stack::leave(&range);
         let _guard = guard::enter();
         let held = adopt::hold();
         let replacing = state::space().map(|space| Replacing::removing(space, &range));
