@@ -383,7 +383,7 @@ fn compare(zone: &Zone, model: &Model) {
         clean: whole.clean + small.clean,
     };
     let in_use = model.count(At::Taken);
-    let large_limit = model.limit - small.in_use().min(model.limit) * 7 / 8;
+    let needs_little = small.in_use().min(model.limit) * 7 / 8;
     let expected = ZoneCounts {
         free: model.free(),
         lists,
@@ -395,7 +395,7 @@ fn compare(zone: &Zone, model: &Model) {
         populated: model.populated(),
         surplus: model.surplus(),
         kept_whole: 0,
-        watermarks: Watermarks::for_pageblocks(large_limit / BLOCK),
+        watermarks: Watermarks::for_pageblocks((model.limit - needs_little) / BLOCK).with_small(needs_little),
     };
     assert_eq!(zone.counts(), expected);
     assert!(zone.pageblocks().nr_used() * BLOCK <= model.largest_limit, "a new pageblock is used last");

@@ -25,6 +25,17 @@ impl Watermarks {
         }
     }
 
+    /// At least a little of the frames of small folios. Without any reserve, as in a small zone that has nearly nothing
+    /// else, each fault would wait for reclaim.
+    #[must_use]
+    pub fn with_small(self, nr_frames: usize) -> Watermarks {
+        Watermarks {
+            min: self.min.max(nr_frames / 512),
+            low: self.low.max(nr_frames / 128),
+            high: self.high.max(nr_frames / 64),
+        }
+    }
+
     pub(super) fn plus(self, other: Watermarks) -> Watermarks {
         Watermarks { min: self.min + other.min, low: self.low + other.low, high: self.high + other.high }
     }
@@ -139,5 +150,11 @@ mod tests {
         assert_eq!(of(32), Watermarks { min: 2 * BLOCK, low: 4 * BLOCK, high: 6 * BLOCK });
         assert_eq!(of(3), Watermarks { min: BLOCK, low: BLOCK, high: BLOCK });
         assert_eq!(of(0), Watermarks { min: 0, low: 0, high: 0 });
+    }
+
+    #[test]
+    fn small_folios_alone_have_a_reserve_that_is_little() {
+        assert_eq!(Watermarks::for_pageblocks(2).with_small(7168), Watermarks { min: 14, low: 56, high: 112 });
+        assert_eq!(Watermarks::for_pageblocks(8).with_small(50_000), Watermarks::for_pageblocks(8));
     }
 }

@@ -118,7 +118,7 @@ impl Frames {
             populated: self.buddy.populated(),
             surplus: self.surplus(),
             kept_whole: self.kept_whole * BLOCK,
-            watermarks: Watermarks::for_pageblocks((self.limit - needs_little) / BLOCK),
+            watermarks: Watermarks::for_pageblocks((self.limit - needs_little) / BLOCK).with_small(needs_little),
         }
     }
 }

@@ -24,7 +24,8 @@ const SLACK: usize = Order::HUGE.nr_pages() / 2;
 /// How long the thread pauses for compaction by faults before it checks again whether they are done.
 const POLITE: Duration = Duration::from_micros(100);
 
-/// Divisor of the budget for the pageblocks kept free while whole folios find no place.
+/// Divisor of the budget for the pageblocks kept free while whole folios find no place. Small budgets have none to
+/// spare.
 const KEPT_WHOLE_SHARE: usize = 16;
 
 /// Purpose of a run of compaction.
@@ -99,7 +100,7 @@ impl FrameCompactor {
 fn keep_pageblocks_for(engine: &Engine, demand: Demand) {
     match demand {
         Demand::Fresh => {
-            engine.ram().zones().keep_whole((engine.ram().budget_blocks() / KEPT_WHOLE_SHARE).max(1));
+            engine.ram().zones().keep_whole(engine.ram().budget_blocks() / KEPT_WHOLE_SHARE);
             engine.ram().reclaim_wanted().signal();
         }
         Demand::Over => engine.ram().zones().keep_whole(0),
