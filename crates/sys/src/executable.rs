@@ -143,7 +143,7 @@ pub fn needed(path: &CStr) -> Option<Vec<String>> {
     let [_, offset, addr, _] = *segments.iter().find(has_names)?;
     let name = |(_, at): (u64, u64)| {
         let mut bytes = [0; 256];
-        let len = read_at(&file, &mut bytes, (offset + (names - addr)).checked_add(at)?);
+        let len = read_at(&file, &mut bytes, (names - addr).checked_add(offset)?.checked_add(at)?);
         Some(CStr::from_bytes_until_nul(&bytes[..len]).ok()?.to_str().ok()?.to_owned())
     };
     Some(dynamic(&file, start, len).filter(|(tag, _)| *tag == DT_NEEDED).filter_map(name).collect())

@@ -20,7 +20,7 @@
 //! | `memory` | address space: reserved, protected, advised, populated, freed, locked |
 //! | `call_times` | how long memory calls take |
 //! | `shared` | a value in memory that processes share |
-//! | `lz4` | decompression of a start |
+//! | `lz4` | partial decompression |
 //! | `zstd` | compression without an allocator |
 //! | **the machine** | |
 //! | `cpu` | the CPUs, scheduling, and the time that this process uses of them |

@@ -1,4 +1,4 @@
-//! The start of what lz4 has compressed, for callers that want no more.
+//! Partial decompression of lz4: the first bytes of a block.
 
 use std::ffi::{c_char, c_int};
 

@@ -235,7 +235,7 @@ export! {
                     return -1;
                 }
             }
-            let _stack = cover::stack(); // as in these two
+            let _stack = cover::stack(); // it makes threads, and may sleep on a word there
             let result = LIST.get()(mode, list, count, event);
             let error = state::errno();
             release_ended(list.cast(), count); // all of them, if it has waited; those that were not accepted

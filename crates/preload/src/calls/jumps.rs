@@ -5,11 +5,10 @@
 use std::ffi::c_int;
 use std::mem::offset_of;
 
-use folioswap_sys::held_signals;
 use libc::sigset_t;
 
 use crate::calls::contexts::{FEATURES_AT, SHADOW_STACK};
-use crate::faults::{masks, ours, signal_stack};
+use crate::faults::{masks, signal_stack};
 use crate::ground::export::{aliases, export, real};
 use crate::ground::real::Real;
 
@@ -36,13 +35,13 @@ extern "C" fn before_save() -> *const () {
     SAVE.get() as *const ()
 }
 
-/// Saves the mask, without the signals that this library needs. Returns 0.
+/// Saves the mask. Returns 0.
 extern "C" fn save_mask(buffer: *mut Buffer) -> c_int {
     let mask = masks::exchange(libc::SIG_BLOCK, None);
     // SAFETY: the program's buffer, of which the registers have been written. The kernel's set has 8 bytes.
     unsafe {
         (*buffer).has_mask = mask.is_ok().into();
-        (&raw mut (*buffer).mask).cast::<u64>().write(mask.unwrap_or(0) & !ours::ours_mask());
+        (&raw mut (*buffer).mask).cast::<u64>().write(mask.unwrap_or(0));
     }
     0
 }
@@ -112,8 +111,7 @@ unsafe fn jump(by: &Jump, buffer: *const Buffer, value: c_int) {
         }
         let copy = Buffer { has_mask: 0, ..*buffer };
         let mask = (&raw const copy.mask).cast::<u64>().read();
-        // What is blocked in name stays so.
-        let _ = masks::exchange(libc::SIG_SETMASK, Some(mask | held_signals::blocked() & ours::ours_mask()));
+        let _ = masks::exchange(libc::SIG_SETMASK, Some(mask));
         by.get()(&raw const copy, value);
     }
 }

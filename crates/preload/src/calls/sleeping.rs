@@ -121,7 +121,7 @@ export! {
 
 /// Makes a call of the C library's that has the kernel store what is left of this limit in a variable. The stack may
 /// have left RAM by then, and the kernel ignores that it cannot. It may have stored something before: where a signal
-/// came that another thread has taken, it goes on with the rest. So what is left is reckoned here.
+/// came that another thread has taken, it goes on with the rest. So what is left is computed here.
 ///
 /// # Safety
 /// The limit is null or may be written.

@@ -77,6 +77,11 @@ static_tls! {
     static HELD: (usize, usize) = "folioswap_held_signal_stack";
 }
 
+static_tls! {
+    /// Whether this thread really uses a stack of the program's.
+    static USES_THEIRS: bool = "folioswap_uses_theirs";
+}
+
 fn map() -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -181,6 +186,7 @@ fn note_used(wanted: Option<&libc::stack_t>) -> bool {
     let _guard = guard::enter();
     let mapping = MAPPING.get();
     let Some(wanted) = wanted else {
+        USES_THEIRS.set(false);
         let before = stacks().take_used(mapping);
         drop(before); // not under the lock
         return true;
@@ -192,6 +198,7 @@ fn note_used(wanted: Option<&libc::stack_t>) -> bool {
     let _before = stacks().take_used(mapping);
     let mut stacks = stacks();
     let is_free = stacks.used.iter().all(|used| used.range.end <= range.start || range.end <= used.range.start);
+    USES_THEIRS.set(is_free);
     if is_free {
         stacks.used.push(Used { thread: mapping, range, is_held: false });
     }
@@ -210,7 +217,7 @@ pub fn stay(stood_for: Option<libc::stack_t>) {
 /// The program unmaps a range. If the calling thread's stack lies there, it is set in name only from now on: the next
 /// fault needs one. A program may leave a stack that none of its handlers wants any more.
 pub fn leave(range: &Range<usize>) {
-    let Some(own) = own_signal_stack().filter(|_| !vforked::is_child()) else { return };
+    let Some(own) = own_signal_stack().filter(|_| USES_THEIRS.get() && !vforked::is_child()) else { return };
     let known = current();
     let (start, end) = (known.ss_sp as usize, known.ss_sp as usize + known.ss_size);
     // The kernel changes none that a handler is on.

@@ -2,10 +2,11 @@
 //!
 //! A system call that is given other memory fails with EFAULT, or ends before it. A cover that copies that memory
 //! itself would raise SIGSEGV. So covers ask first. Memory that the program has mapped readable and writable is known
-//! to be accessible (`map::open_pages`). About all other memory the kernel is asked, with MADV_POPULATE_READ or _WRITE.
+//! to be accessible (`map::open_pages`). About all other memory the kernel is asked, with MADV_POPULATE_READ or _WRITE;
+//! and where it does not populate any, by a call that reads a word there or adds zero to it.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::ground::real::own;
 use crate::ground::state;
@@ -76,20 +77,25 @@ fn is_readable(page: usize) -> bool {
     })
 }
 
-/// Whether the kernel finds a page, if that is in RAM, for calls that do nothing else with it.
-fn finds(page: usize, access: Access) -> bool {
+/// A word on which nobody sleeps.
+static UNUSED: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the kernel can access the bytes at `addr`, if their page is in RAM; tested by a call without other effect.
+/// All eight are in one page.
+fn finds(addr: usize, access: Access) -> bool {
     const NOTHING: usize = 99;
-    const WAKE_OF_NONE: i32 = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
-    const ADD_ZERO: u32 = (libc::FUTEX_OP_ADD as u32) << 28;
+    const WAKE: i32 = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
+    // Who sleeps on the word is woken only if it holds a number that is unlikely.
+    const ADD_ZERO: u32 = (libc::FUTEX_OP_ADD as u32) << 28 | (libc::FUTEX_OP_CMP_EQ as u32) << 24 | 0x5a5;
     state::keeping_errno(|| match access {
         // It reads a signal set there before it refuses this operation.
         // SAFETY: the kernel knows no such operation, so it changes nothing.
         Access::Read => unsafe {
-            own!(libc::SYS_rt_sigprocmask, NOTHING, page, 0usize, 8usize);
+            own!(libc::SYS_rt_sigprocmask, NOTHING, addr, 0usize, 8usize);
             state::errno() == libc::EINVAL
         },
         // SAFETY: the kernel adds zero to a word, as one operation. Who sleeps on it may be woken, as at any time.
-        Access::Write => unsafe { own!(libc::SYS_futex, page, WAKE_OF_NONE, 0, 0usize, page, ADD_ZERO) >= 0 },
+        Access::Write => unsafe { own!(libc::SYS_futex, UNUSED.as_ptr(), WAKE, 0, 0usize, addr & !3, ADD_ZERO) >= 0 },
     })
 }
 
@@ -142,7 +148,9 @@ pub fn is_open(addr: usize, len: usize, access: Access) -> bool {
         || match populate(pages.clone(), access) {
             0 => true,
             // Memory of memfd_secret or of a device, or what may be written but not read: it is not populated.
-            libc::EFAULT | libc::EINVAL => pages.step_by(PAGE_SIZE).all(|page| finds(page, access)),
+            libc::EFAULT | libc::EINVAL => {
+                pages.step_by(PAGE_SIZE).all(|page| finds(addr.clamp(page, page + PAGE_SIZE - 8), access))
+            }
             _ => false,
         }
 }
