@@ -24,9 +24,11 @@ export! {
     }
 
     fn munmap(addr: *mut c_void, len: usize) -> c_int {
-        rings::note_unmapped(&(addr as usize..(addr as usize).saturating_add(len)));
-        // SAFETY: passes the caller's arguments on unchanged.
-        unsafe { mapping::unmap(addr, len) }
+        state::as_the_kernel(|| {
+            rings::note_unmapped(&(addr as usize..(addr as usize).saturating_add(len)));
+            // SAFETY: passes the caller's arguments on unchanged.
+            unsafe { mapping::unmap(addr, len) }
+        })
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use folioswap::{Arena, ExitStatus, FaultMode, RawSpace};
+use folioswap_sys::c_thread;
 
 /// The library's phases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,13 +145,15 @@ impl<T> Outcome for std::io::Result<T> {
     }
 }
 
-/// Does the work of a system call, and leaves errno as it was if that succeeds.
+/// Does the work of a system call on memory, and leaves errno as it was if that succeeds. A thread that is cancelled
+/// asynchronously ends behind it: the C library cannot unwind from every place in it.
 pub fn as_the_kernel<R: Outcome>(work: impl FnOnce() -> R) -> R {
-    let kept = errno();
+    let (uncancelled, kept) = (c_thread::uncancelled(), errno());
     let result = work();
     if !result.has_failed() {
         fail(kept);
     }
+    drop(uncancelled);
     result
 }
 
