@@ -87,24 +87,31 @@ fn exchange(from: *mut ucontext_t, set: Option<u64>) -> c_int {
     0
 }
 
-/// An entry: a thread with a shadow stack goes on in the C library, with the arguments as they are.
+/// A thread with a shadow stack goes on in the C library's function that `before` returns, with the same arguments.
+macro_rules! unless_shadow_stack {
+    () => {
+        "test dword ptr fs:[{features}], {shadow_stack}
+        jz 2f
+        push rdi
+        push rsi
+        sub rsp, 8
+        call {before}
+        add rsp, 8
+        pop rsi
+        pop rdi
+        jmp rax
+        2:"
+    };
+}
+pub(crate) use unless_shadow_stack;
+
 macro_rules! entry {
     ($name:ident, $before:ident, [$($line:expr),*], $($operand:tt)*) => {
         #[unsafe(naked)]
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name(first: *mut ucontext_t, second: *mut ucontext_t) -> c_int {
             std::arch::naked_asm!(
-                "test dword ptr fs:[{features}], {shadow_stack}",
-                "jz 2f",
-                "push rdi",
-                "push rsi",
-                "sub rsp, 8",
-                "call {before}",
-                "add rsp, 8",
-                "pop rsi",
-                "pop rdi",
-                "jmp rax",
-                "2:",
+                unless_shadow_stack!(),
                 $($line,)*
                 features = const FEATURES_AT,
                 shadow_stack = const SHADOW_STACK,

@@ -7,7 +7,7 @@ use std::mem::offset_of;
 
 use libc::sigset_t;
 
-use crate::calls::contexts::{FEATURES_AT, SHADOW_STACK};
+use crate::calls::contexts::{FEATURES_AT, SHADOW_STACK, unless_shadow_stack};
 use crate::faults::{masks, signal_stack};
 use crate::ground::export::{aliases, export, real};
 use crate::ground::real::Real;
@@ -51,17 +51,7 @@ extern "C" fn save_mask(buffer: *mut Buffer) -> c_int {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __sigsetjmp(buffer: *mut Buffer, has_mask: c_int) -> c_int {
     std::arch::naked_asm!(
-        "test dword ptr fs:[{features}], {shadow_stack}",
-        "jz 2f",
-        "push rdi",
-        "push rsi",
-        "sub rsp, 8",
-        "call {before_save}",
-        "add rsp, 8",
-        "pop rsi",
-        "pop rdi",
-        "jmp rax",
-        "2:",
+        unless_shadow_stack!(),
         "mov rax, rbp",
         "lea rdx, [rsp + 8]",
         "mov rcx, [rsp]",
@@ -86,7 +76,7 @@ pub unsafe extern "C" fn __sigsetjmp(buffer: *mut Buffer, has_mask: c_int) -> c_
         "ret",
         features = const FEATURES_AT,
         shadow_stack = const SHADOW_STACK,
-        before_save = sym before_save,
+        before = sym before_save,
         guard = const GUARD_AT,
         turns = const GUARD_TURNS,
         save_mask = sym save_mask,
@@ -121,9 +111,7 @@ export! {
         // SAFETY: the caller's call.
         unsafe { jump(&JUMP, buffer, value) };
     }
-}
 
-export! {
     fn __longjmp_chk(buffer: *const Buffer, value: c_int) -> () {
         // The C library asks the kernel whether the thread is on the signal stack, which does not know it.
         let here = 0u8;

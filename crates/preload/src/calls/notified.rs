@@ -13,8 +13,8 @@ use crate::ground::export::{export, real};
 use crate::ground::{guard, state, waiting};
 use crate::memory::{access, cover};
 
-/// A guard, under which the C library allocates from the private heap, if an event is to be told by a thread. And the
-/// stack is kept in RAM: it blocks all signals there to make a thread.
+/// If an event is to be told by a thread: a guard, under which the C library allocates from the private heap, and a
+/// hold on the stack, where it blocks all signals to make a thread.
 ///
 /// # Safety
 /// The event is null or the program's.

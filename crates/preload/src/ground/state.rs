@@ -146,7 +146,7 @@ impl<T> Outcome for std::io::Result<T> {
 }
 
 /// Does the work of a system call on memory, and leaves errno as it was if that succeeds. A thread that is cancelled
-/// asynchronously ends behind it: the C library cannot unwind from every place in it.
+/// asynchronously ends after it: the C library cannot unwind from every place in it.
 pub fn as_the_kernel<R: Outcome>(work: impl FnOnce() -> R) -> R {
     let (uncancelled, kept) = (c_thread::uncancelled(), errno());
     let result = work();
