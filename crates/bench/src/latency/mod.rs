@@ -238,7 +238,7 @@ impl Compare<'_> {
                 *turn = self.turn(frees, Pace::Open(rate), self.args.seconds, seed)?;
             }
             let busiest = turns[0].busy_share().max(turns[1].busy_share());
-            let kept_up = busiest < OVERLOADED;
+            let kept_up = busiest < OVERLOADED && turns.iter().all(|turn| turn.nr_given_up == 0);
             tell(&format!("{name}: {rate:.0} touches a second, busy for {:.0} % of the time", busiest * 100.0));
             if kept_up || self.args.rate.is_some() || again == MOST_AGAIN {
                 for ((way, _), turn) in WAYS.iter().zip(&turns) {

@@ -66,6 +66,8 @@ pub struct Outcome {
     /// Part of `seconds` that the touching thread was not on a CPU. It never sleeps by itself: it was preempted or
     /// slept in a fault.
     pub off_cpu_seconds: f64,
+    /// Touches that were too late to be made. Only their wait is counted.
+    pub nr_given_up: u64,
     pub bad_words: u64,
 }
 
@@ -114,6 +116,7 @@ impl Outcome {
         self.slow.iter_mut().zip(other.slow).for_each(|(sum, slow)| *sum += slow);
         self.seconds += other.seconds;
         self.off_cpu_seconds += other.off_cpu_seconds;
+        self.nr_given_up += other.nr_given_up;
         self.bad_words += other.bad_words;
     }
 
@@ -226,7 +229,7 @@ fn touch(
     let begin = Instant::now();
     let counted_from = begin + turn.warm_up;
     let end = counted_from + turn.time;
-    let (mut nr, mut bad_words, mut counting) = (0u32, 0, Some(counting));
+    let (mut nr, mut nr_given_up, mut bad_words, mut counting) = (0u32, 0, 0, Some(counting));
     let mut ran_before = thread_cpu_time();
     loop {
         let due = match turn.pace {
@@ -248,8 +251,9 @@ fn touch(
         }
         let (page, first) = (rounds.next_page(), rounds.random.usize(..PAGE_WORDS / TOUCHED_WORDS) * TOUCHED_WORDS);
         let started = Instant::now();
-        let given_up = started > end + turn.time; // it cannot keep up: the remaining touches count their wait
-        if !given_up {
+        if started > end + turn.time {
+            nr_given_up += 1;
+        } else {
             bad_words += pages.access(page, first..first + TOUCHED_WORDS, Access::Change);
         }
         let ended = Instant::now();
@@ -263,7 +267,7 @@ fn touch(
     let seconds = counted_from.elapsed().as_secs_f64();
     let off_cpu_seconds = (seconds - (thread_cpu_time() - ran_before).as_secs_f64()).max(0.0);
     let (due, touch) = (due_times.snapshot(), touch_times.snapshot());
-    Outcome { due, touch, seconds, off_cpu_seconds, bad_words, ..Outcome::default() }
+    Outcome { due, touch, seconds, off_cpu_seconds, nr_given_up, bad_words, ..Outcome::default() }
 }
 
 /// Runs a turn, from the creation of its arena to the check of every word.

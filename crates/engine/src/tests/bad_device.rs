@@ -487,6 +487,12 @@ fn scattered(arena: &Arena) -> (Region, Region) {
     }
     let mut others = arena.map_with(16 * MIB, FolioSize::Fixed(Order::PAGE)).unwrap();
     (0..others.len()).step_by(PAGE_SIZE).for_each(|at| others[at] = at_page(at));
+    let nr_out = || arena.stats().swapped_out_folios;
+    comes_true("background reclaim has ended: it would write, too", || {
+        let before = nr_out();
+        std::thread::sleep(Duration::from_millis(100));
+        nr_out() == before
+    });
     (region, others)
 }
 
