@@ -24,7 +24,7 @@ use crate::ground::guard;
 use crate::ground::real::{By, kernel, own_result, raw, raw_result};
 use crate::ground::selector;
 use crate::ground::state::{self, Phase};
-use crate::map::hand_over::hand_over;
+use crate::map::hand_over::{hand_over, note_shown};
 use crate::map::{advice, footprint, program_break, protection, remap, segments};
 use crate::memory::access;
 use crate::memory::cover;
@@ -56,6 +56,9 @@ pub unsafe fn call(number: c_long, words: &Words) -> isize {
         if result >= 0 && !guard::inside() {
             remote::note_call(number, words);
             descriptors::note_copy(number, words, result);
+            if number == libc::SYS_prctl {
+                note_shown(words);
+            }
         }
         result
     }

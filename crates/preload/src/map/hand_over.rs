@@ -1,11 +1,14 @@
-//! Memory that is no longer managed at the program's wish: a userfaultfd of its own takes it, or it is sealed.
+//! Memory that is no longer managed at the program's wish: a userfaultfd of its own takes it, it is sealed, or shown in
+//! `/proc`.
 
+use std::ffi::c_int;
 use std::ops::Range;
 
 use crate::ground::real::kernel;
 use crate::ground::{guard, state};
-use crate::memory::pages::are_possible;
-use crate::memory::{known, open_pages};
+use crate::map::adopt;
+use crate::memory::pages::{are_possible, pages};
+use crate::memory::{access, known, open_pages};
 use folioswap::PAGE_SIZE;
 
 /// Hands what is managed of a range over to the kernel, with its content, and what would be managed later. Parts whose
@@ -37,4 +40,28 @@ pub fn hand_over(range: &Range<usize>) {
     advise(not_forked, libc::MADV_DONTFORK);
     space.note_unlocked(range.clone()); // as far as the kernel has locked it, it stays so
     state::fail(kept);
+}
+
+/// Called after a `prctl`: what `/proc/PID/cmdline` and `environ` show from now on is handed over, because the kernel
+/// waits for no page when others read it there.
+pub fn note_shown(words: &[usize; 6]) {
+    let &[what, part, at, ..] = words;
+    if what != libc::PR_SET_MM as usize {
+        return;
+    }
+    let places = match part as c_int {
+        libc::PR_SET_MM_ARG_START | libc::PR_SET_MM_ENV_START => [at..at + 1, 0..0],
+        libc::PR_SET_MM_ARG_END | libc::PR_SET_MM_ENV_END => [at - 1..at, 0..0],
+        libc::PR_SET_MM_MAP => {
+            // SAFETY: the kernel has read this structure, which begins with eleven words at least.
+            let Some(words) = (unsafe { access::read(at as *const [usize; 11]) }) else { return };
+            let [.., arguments, arguments_end, environment, environment_end] = words;
+            [arguments..arguments_end, environment..environment_end]
+        }
+        _ => return,
+    };
+    adopt::now();
+    for place in places {
+        hand_over(&(place.start & !(PAGE_SIZE - 1)..pages(place.end)));
+    }
 }
