@@ -310,23 +310,19 @@ extern "C" fn entry(_signal: libc::c_int, info: *mut libc::siginfo_t, context: *
 }
 
 /// What another handler than `entry` calls, with the thread's own FS base. Returns whether the program's handler is
-/// to run: all signals but those with a handler in front are blocked then.
+/// to run: the caller calls [`block_others`] then.
 ///
 /// # Safety
 /// The arguments are the kernel's.
 pub unsafe fn fault(info: *mut libc::siginfo_t, context: *mut libc::c_void) -> bool {
     // SAFETY: the caller upholds this function's own contract.
-    let action = unsafe { on_fault(info, context) };
-    block_others(action.as_ref())
+    unsafe { on_fault(info, context) }.is_some()
 }
 
-/// Blocks all other signals, if the program's handler is to run. Returns whether it is.
-fn block_others(action: Option<&Action>) -> bool {
-    if action.is_some() {
-        let fronted = (1..=64).filter(|&signal| is_fronted(signal)).fold(0, |mask, signal| mask | bit(signal));
-        change_mask(libc::SIG_SETMASK, !fronted);
-    }
-    action.is_some()
+/// Blocks all signals but those with a handler in front, before the program's handler runs.
+pub fn block_others() {
+    let fronted = (1..=64).filter(|&signal| is_fronted(signal)).fold(0, |mask, signal| mask | bit(signal));
+    change_mask(libc::SIG_SETMASK, !fronted);
 }
 
 /// Ends the program's action for a signal that is about to be handled, if it is for one signal.
@@ -377,11 +373,7 @@ pub type Entry = unsafe extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut li
 ///
 /// # Safety
 /// The arguments are the kernel's.
-pub unsafe extern "C" fn syscall_entry(
-    _signal: libc::c_int,
-    info: *mut libc::siginfo_t,
-    context: *mut libc::c_void,
-) -> bool {
+pub unsafe fn syscall_entry(info: *mut libc::siginfo_t, context: *mut libc::c_void) -> bool {
     // SAFETY: the kernel gives the interrupted context to its handler, which this is.
     unsafe { permit_unaligned(context.cast()) };
     let kept = errno();
@@ -395,9 +387,8 @@ pub unsafe extern "C" fn syscall_entry(
         Handled::Yes => None,
         Handled::No => pass_on(&SIGSYS, about.si_code),
     };
-    let runs = block_others(action.as_ref());
     set_errno(kept);
-    runs
+    action.is_some()
 }
 
 /// Delivers the signal to the chained action as the kernel would have done. If that has a handler, returns it.

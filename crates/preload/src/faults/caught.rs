@@ -167,7 +167,7 @@ std::arch::global_asm!(
     "jmp {enter_kept}",
     ".cfi_endproc",
     ".popsection",
-    entry = sym sigbus::syscall_entry,
+    entry = sym entry,
     note_base = sym small_stack::note_base,
     sys = const libc::SIGSYS,
     has_others = sym fs_base::HAS_OTHERS,
@@ -187,6 +187,16 @@ unsafe extern "C" {
     static folioswap_on_call_last: u8;
     static folioswap_on_call_looked: u8;
     static folioswap_on_call_end: u8;
+}
+
+/// Returns whether the program's handler of SIGSYS is to run.
+unsafe extern "C" fn entry(_signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) -> bool {
+    // SAFETY: the kernel gives these to its handler.
+    let runs = unsafe { sigbus::syscall_entry(info, context) };
+    if runs {
+        small_stack::block_others();
+    }
+    runs
 }
 
 /// The FS base of the program at a caught call, if that is not the thread's own.

@@ -24,8 +24,8 @@ use libc::{sighandler_t, siginfo_t, ucontext_t};
 
 use crate::faults::ours::{self, KernelAction};
 use crate::faults::{caught, net, signal_stack};
-use crate::ground::guard;
 use crate::ground::real::own;
+use crate::ground::{guard, state};
 use crate::memory::key_rights::{DESCRIBED_AT, EXTENDED};
 
 const NR_SIGNALS: usize = 65;
@@ -662,6 +662,9 @@ unsafe extern "C" fn fault(about: *mut siginfo_t, context: *mut ucontext_t) -> b
         sigbus::permit_unaligned(context);
         let theirs = fs_base::return_to_own(&(*context).uc_stack);
         let runs = sigbus::fault(about, context.cast());
+        if runs {
+            block_others();
+        }
         match theirs {
             Some(base) if runs => note_base(base),
             Some(base) => fs_base::set(base),
@@ -669,6 +672,13 @@ unsafe extern "C" fn fault(about: *mut siginfo_t, context: *mut ucontext_t) -> b
         }
         runs
     }
+}
+
+/// Blocks what [`sigbus::block_others`] does, by a call of this library's own: a filter of the program's may trap it,
+/// and the handler of that would do the same again.
+pub fn block_others() {
+    let _guard = guard::enter_blocked();
+    state::keeping_errno(sigbus::block_others);
 }
 
 /// Has [`reopen`] set another FS base again.
