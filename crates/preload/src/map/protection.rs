@@ -10,7 +10,7 @@ use crate::ground::export::export;
 use crate::ground::real::kernel;
 use crate::ground::{guard, state, waiting};
 use crate::map::adopt;
-use crate::map::managed::{self, manage};
+use crate::map::managed::manage;
 use crate::map::mapping::{forget_early, is_plain, note_ordinary};
 use crate::memory::pages::{PLAIN, are_possible, pages};
 use crate::memory::{key_rights, known, open_pages};
@@ -165,9 +165,7 @@ export! {
                     break;
                 }
             }
-            let errno = state::errno();
-            managed::unlock(space, &range);
-            state::fail(errno);
+            state::keeping_errno(|| note_unlocked(&range, false));
             -1
         })
     }
@@ -181,6 +179,24 @@ fn note_locked(range: &Range<usize>, is_all: bool) {
     parts.retain(|part| is_all || state::keeping_errno(|| is_locked(part.start)));
     let mut locked = known::locked();
     parts.into_iter().for_each(|part| locked.add(part));
+}
+
+/// Notes that a range is no longer locked. Unless `is_all`, but for what the kernel has locked still: what lies behind
+/// a hole, or was locked though it could not be brought in.
+fn note_unlocked(range: &Range<usize>, is_all: bool) {
+    let _guard = guard::enter();
+    let is_still = |part: &Range<usize>| !is_all && state::keeping_errno(|| is_locked(part.start));
+    let mut others = known::locked().remove(range.clone());
+    others.retain(is_still);
+    let mut locked = known::locked();
+    others.into_iter().for_each(|part| locked.add(part));
+    drop(locked);
+    let Some(space) = state::space() else { return };
+    let noted = space.note_unlocked(range.clone());
+    if !is_all && !space.is_locked() {
+        let managed = noted.into_iter().flat_map(|part| space.managed_parts(part));
+        managed.filter(is_still).for_each(|part| _ = space.note_locked(part));
+    }
 }
 
 /// Whether the kernel has locked a page: it makes no such page the next to leave.
@@ -206,9 +222,7 @@ export! {
             let is_done = unlocked == 0 || state::errno() == libc::ENOMEM; // parts are, up to a hole
             if is_done && len > 0 && !guard::inside() {
                 let range = addr as usize & !(PAGE_SIZE - 1)..pages((addr as usize).saturating_add(len));
-                let _guard = guard::enter();
-                known::locked().remove(range.clone());
-                state::space().into_iter().for_each(|space| drop(space.note_unlocked(range.clone())));
+                state::keeping_errno(|| note_unlocked(&range, unlocked == 0));
             }
             unlocked
         })
