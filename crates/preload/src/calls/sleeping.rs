@@ -3,7 +3,6 @@
 //! this library needs.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::time::{Duration, Instant};
 
 use libc::{clockid_t, epoll_event, fd_set, nfds_t, pollfd, pthread_t, siginfo_t, sigset_t, timespec, timeval};
 
@@ -103,8 +102,9 @@ export! {
         unsafe {
             let (time, copy) = (copied::value(limit), ours::present_without_ours(set));
             let polled = copied::polled(list, count);
-            let call = || REAL.get()(polled.at(list), count, time.at(limit), ours::pointer(&copy, set));
-            told(list, count, polled.bring_back(cover::with_variables(call)))
+            let _stack = cover::stack(); // for a variable of the C library's to which the kernel writes what is left
+            let result = REAL.get()(polled.at(list), count, time.at(limit), ours::pointer(&copy, set));
+            told(list, count, polled.bring_back(result))
         }
     }
 }
@@ -119,29 +119,6 @@ export! {
     }
 }
 
-/// Makes a call of the C library's that has the kernel store what is left of this limit in a variable. The stack may
-/// have left RAM by then, and the kernel ignores that it cannot. It may have stored something before: where a signal
-/// came that another thread has taken, it goes on with the rest. So what is left is computed here.
-///
-/// # Safety
-/// The limit is null or may be written.
-unsafe fn telling_left(limit: *mut timeval, call: impl FnOnce() -> c_int) -> c_int {
-    if limit.is_null() || cover::managed_stack().is_none() {
-        return call();
-    }
-    // SAFETY: the caller upholds this function's own contract. It need not be aligned.
-    let (all, start) = (unsafe { limit.read_unaligned() }, Instant::now());
-    let result = call();
-    if result >= 0 || state::errno() == libc::EINTR {
-        let length = Duration::from_secs(all.tv_sec as u64).saturating_add(Duration::from_micros(all.tv_usec as u64));
-        let left = length.saturating_sub(start.elapsed());
-        let left = timeval { tv_sec: left.as_secs() as i64, tv_usec: left.subsec_micros().into() };
-        // SAFETY: as above.
-        unsafe { limit.write_unaligned(left) };
-    }
-    result
-}
-
 export! {
     fn select(
         count: c_int, read: *mut fd_set, write: *mut fd_set, other: *mut fd_set, limit: *mut timeval,
@@ -154,8 +131,8 @@ export! {
             let sets = [read, write, other].map(|each| (each as usize, set_bytes(count)));
             let result = with_copies(sets, |[read, write, other]| {
                 let sets = [read, write, other].map(|each| each as *mut fd_set);
-                let call = || REAL.get()(count, sets[0], sets[1], sets[2], time.at(limit));
-                telling_left(time.at(limit), || cover::with_variables(call))
+                let _stack = cover::stack(); // as in ppoll
+                REAL.get()(count, sets[0], sets[1], sets[2], time.at(limit))
             });
             time.bring_back(result)
         }
@@ -186,8 +163,9 @@ export! {
 export! {
     fn usleep(time: c_uint) -> c_int {
         real!(REAL = c"usleep": fn(c_uint) -> c_int);
+        let _stack = cover::stack(); // for a variable of the C library's that the kernel reads
         // SAFETY: passes the caller's argument on.
-        cover::with_variables(|| unsafe { REAL.get()(time) })
+        unsafe { REAL.get()(time) }
     }
 }
 
@@ -216,9 +194,8 @@ export! {
             let sets = [read, write, other].map(|each| (each as usize, set_bytes(count)));
             with_copies(sets, |[read, write, other]| {
                 let sets = [read, write, other].map(|each| each as *mut fd_set);
-                cover::with_variables(|| {
-                    REAL.get()(count, sets[0], sets[1], sets[2], time.at(limit), ours::pointer(&copy, set))
-                })
+                let _stack = cover::stack(); // as in ppoll
+                REAL.get()(count, sets[0], sets[1], sets[2], time.at(limit), ours::pointer(&copy, set))
             })
         }
     }

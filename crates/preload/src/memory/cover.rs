@@ -60,28 +60,10 @@ pub fn value<T>(at: *const T) {
 }
 
 /// Keeps the next part of the stack in RAM, for a function of the C library that blocks the signals of faults, or has
-/// the kernel fill in a variable of its own. None that a jump may leave.
+/// the kernel read or write a variable of its own. What a jump leaves stays there.
 #[must_use]
 pub fn stack() -> Option<Waited> {
     if state::direct() && !guard::inside() { resident::keep_stack() } else { None }
-}
-
-/// Makes a call of a function of the C library's that has the kernel read variables of its own before it sleeps, and
-/// repeats it while the kernel does not find one: its stack may leave RAM at any time.
-pub fn with_variables<R: Outcome>(call: impl Fn() -> R) -> R {
-    /// Where they are.
-    const STACK_BYTES: usize = 16 << 10;
-    match managed_stack() {
-        Some(here) => repeat(|| resident::bring_in(here - STACK_BYTES, STACK_BYTES), call),
-        None => call(),
-    }
-}
-
-/// An address in the stack of the calling thread, if that may leave RAM at any time.
-pub fn managed_stack() -> Option<usize> {
-    let local = 0u8;
-    let here = &raw const local as usize;
-    (state::direct() && !guard::inside() && state::is_managed(here)).then_some(here)
 }
 
 /// Upper bound of what the kernel accesses behind most pointers of unknown type.
