@@ -61,6 +61,29 @@ static void full(void) {
     nothing_arrived("full", pair[1]);
 }
 
+/* The header after the second one is not there: two messages come, and the socket tells the error at the next call. */
+static void ends_at_hole(int by_number) {
+    int pair[2], error = 0;
+    socklen_t len = sizeof error;
+    char *list = anonymous(4 * MIB);
+    struct mmsghdr *headers = (struct mmsghdr *)(list + 2 * MIB) - 2;
+    struct iovec part = {data, 100};
+    CHECK(munmap(list + 2 * MIB, PAGE) == 0 && socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) == 0, "socketpair");
+    for (int round = 0; round < 2; round++) {
+        for (int at = 0; at < 2; at++) headers[at] = (struct mmsghdr){.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}};
+        for (int at = 0; at < 3; at++) CHECK(send(pair[0], data, 7, 0) == 7, "send");
+        send_out(list, 4 * MIB);
+        long nr = by_number ? syscall(SYS_recvmmsg, pair[1], headers, 3, 0, NULL) : recvmmsg(pair[1], headers, 3, 0, NULL);
+        CHECK(nr == 2 && headers[0].msg_len == 7 && headers[1].msg_len == 7, "%ld came", nr);
+        if (round == 0)
+            CHECK(getsockopt(pair[1], SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error == EFAULT, "error %d", error);
+        else
+            fails("recvmmsg after that", recvmmsg(pair[1], headers, 1, 0, NULL), EFAULT);
+        CHECK(recv(pair[1], data, 7, MSG_DONTWAIT) == 7 && recv(pair[1], data, 7, MSG_DONTWAIT) == -1, "the third");
+    }
+    close(pair[0]), close(pair[1]), munmap(list, 4 * MIB);
+}
+
 int main(void) {
     start_engine();
     data = anonymous(4 * MIB);
@@ -75,5 +98,7 @@ int main(void) {
     all_fail("nobody reads, long", pair[0], 3 * MIB / 2, MSG_NOSIGNAL, EPIPE);
     too_long();
     full();
+    ends_at_hole(0);
+    ends_at_hole(1);
     DONE;
 }

@@ -3,6 +3,7 @@
 
 use std::ffi::{c_int, c_uint};
 use std::mem::offset_of;
+use std::ptr::without_provenance_mut;
 
 use libc::{mmsghdr, msghdr, timespec};
 
@@ -198,9 +199,9 @@ unsafe fn several(
     if !state::direct() || guard::inside() || list.is_null() || count == 0 {
         return call(list, count);
     }
-    let nr_bytes = (count as usize).min(MOST_MESSAGES) * size_of::<mmsghdr>();
+    let wanted = (count as usize).min(MOST_MESSAGES);
     let access = if received { Access::Write } else { Access::Read };
-    let open = access::prefix(list as usize, nr_bytes, access) + PADDING_BYTES;
+    let open = access::prefix(list as usize, wanted * size_of::<mmsghdr>(), access) + PADDING_BYTES;
     let count = match open / size_of::<mmsghdr>() {
         0 => return call(list, count),
         readable => readable,
@@ -209,7 +210,7 @@ unsafe fn several(
     unsafe {
         let (mut messages, mut own) = {
             let _guard = guard::enter();
-            (Vec::<Message>::with_capacity(count), Vec::<mmsghdr>::with_capacity(count))
+            (Vec::<Message>::with_capacity(count), Vec::<mmsghdr>::with_capacity(count + 1))
         };
         let mut nr_bytes = 0;
         for index in 0..count {
@@ -232,6 +233,11 @@ unsafe fn several(
         if own.is_empty() {
             state::fail(libc::EMSGSIZE);
             return -1;
+        }
+        if received && own.len() == count && count < wanted {
+            // The kernel fails at the next header, and has the socket tell that later.
+            let nowhere = msghdr { msg_iov: without_provenance_mut(usize::MAX), msg_iovlen: 1, ..own[0].msg_hdr };
+            own.push(mmsghdr { msg_hdr: nowhere, msg_len: 0 });
         }
         let result = call(own.as_mut_ptr(), own.len() as c_uint);
         for index in 0..result.max(0) as usize {
