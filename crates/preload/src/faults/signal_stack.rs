@@ -214,20 +214,35 @@ pub fn stay(stood_for: Option<libc::stack_t>) {
     drop(hold(&known));
 }
 
-/// The program unmaps a range. If the calling thread's stack lies there, it is set in name only from now on: the next
-/// fault needs one. A program may leave a stack that none of its handlers wants any more.
-pub fn leave(range: &Range<usize>) {
-    let Some(own) = own_signal_stack().filter(|_| USES_THEIRS.get() && !vforked::is_child()) else { return };
+/// The program unmaps, replaces or moves a range. If the calling thread's stack lies there, it is returned, and set in
+/// name only from now on: the next fault needs one. A program may leave a stack that none of its handlers wants any
+/// more.
+pub fn leave(range: &Range<usize>) -> Option<libc::stack_t> {
+    let own = own_signal_stack().filter(|_| USES_THEIRS.get() && !vforked::is_child())?;
     let known = current();
     let (start, end) = (known.ss_sp as usize, known.ss_sp as usize + known.ss_size);
     // The kernel changes none that a handler is on.
     if is_own(&known, MAPPING.get()) || mode(&known) != 0 || start >= range.end || end <= range.start {
-        return;
+        return None;
     }
     set_stands_for(Some(known));
     set_signal_stack(Some(own));
     note_used(None);
     drop(hold(&own));
+    Some(known)
+}
+
+/// Sets a stack that was left again when dropped: something else is mapped there by then.
+pub struct SetAgain(pub libc::stack_t);
+
+impl Drop for SetAgain {
+    fn drop(&mut self) {
+        state::keeping_errno(|| {
+            let set = instead_of(self.0);
+            let _before = hold(&set);
+            set_signal_stack(Some(set));
+        });
+    }
 }
 
 /// In a forked child: the other threads are its parent's, and so is what was held.

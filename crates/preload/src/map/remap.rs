@@ -9,6 +9,7 @@ use folioswap::{BLOCK_BYTES, PAGE_SIZE, RawSpace, Relocation};
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::resident;
 
+use crate::faults::signal_stack::{self, SetAgain};
 use crate::ground::export::export;
 use crate::ground::guard;
 use crate::ground::real::{kernel, own};
@@ -433,24 +434,26 @@ export! {
             if pages(new_len) == pages(old_len) && flags & !libc::MREMAP_MAYMOVE == 0 {
                 return call(); // it stays as it is
             }
-            let last = (addr as usize).saturating_add(pages(old_len)).saturating_sub(PAGE_SIZE);
+            let old = addr as usize..(addr as usize).saturating_add(pages(old_len));
+            let last = old.end.saturating_sub(PAGE_SIZE);
             if adopt::lacks_room(new_len.saturating_sub(old_len))
                 && (state::overlaps(last, 1) || known::ordinary().overlaps(&(last..last + PAGE_SIZE)))
             {
                 adopt::now();
             }
-            forget_early(&(addr as usize..(addr as usize).saturating_add(pages(old_len))));
+            forget_early(&old);
             if guard::inside() || !state::may_manage() {
                 return call();
             }
-            if flags & libc::MREMAP_FIXED != 0 {
-                ring_places::make_way(&(target as usize..(target as usize).saturating_add(pages(new_len))));
-            }
-            let _guard = guard::enter();
-            let _held = (state::phase() == Phase::Managed).then(known::beginning); // a forked child finds what is known
-            let old = addr as usize..(addr as usize).saturating_add(pages(old_len));
             let request = Request::new(old, pages(new_len), flags, target as usize);
             let to = request.target..request.target.saturating_add(request.new_len);
+            if request.has(libc::MREMAP_FIXED) {
+                ring_places::make_way(&to);
+            }
+            _ = signal_stack::leave(&request.old);
+            let _again = request.has(libc::MREMAP_FIXED).then(|| signal_stack::leave(&to)).flatten().map(SetAgain);
+            let _guard = guard::enter();
+            let _held = (state::phase() == Phase::Managed).then(known::beginning); // a forked child finds what is known
             if request.has(libc::MREMAP_FIXED) && request.is_sound() {
                 open_pages::note_closed(&to); // the kernel unmaps it first, also if it then refuses the rest
             }
