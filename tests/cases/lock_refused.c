@@ -1,7 +1,7 @@
 // EXPECT: exit 0, last line "ok"
 // BUDGETS: 64M
-/* Calls that lock memory and are refused leave nothing locked: neither what mlock2 would lock on fault, nor memory
- * without access, which leaves RAM once it is opened, as other memory. */
+/* Calls that lock memory and are refused leave nothing locked but what was locked before: neither what mlock2 would lock
+ * on fault, nor memory without access, which leaves RAM once it is opened, as other memory. */
 #include "check.h"
 
 enum { LEN = 64 << 20, RESERVED = 256 << 20, NR_PAGES = 64, IPC_LOCK = 14 };
@@ -13,6 +13,16 @@ static size_t resident_mib(void) {
     while (fgets(line, sizeof line, status)) sscanf(line, "RssAnon: %zu", &kib);
     fclose(status);
     return kib >> 10;
+}
+
+static size_t nr_in_ram(char *memory) {
+    static uint64_t entries[(LEN - 16 * MIB) / PAGE];
+    int pagemap = open("/proc/self/pagemap", O_RDONLY);
+    size_t nr = 0;
+    CHECK(pread(pagemap, entries, sizeof entries, (uintptr_t)memory / PAGE * 8) == sizeof entries, "pagemap");
+    close(pagemap);
+    for (size_t at = 0; at < (LEN - 16 * MIB) / PAGE; at++) nr += entries[at] >> 63;
+    return nr;
 }
 
 static void give_up_locking(void) {
@@ -34,11 +44,16 @@ int main(void) {
     give_up_locking();
     CHECK(mlock2(memory, MIB, MLOCK_ONFAULT) == -1 && errno == ENOMEM, "mlock2 beyond the limit");
     CHECK(madvise(memory, MIB, MADV_DONTNEED) == 0, "what is beyond the limit is locked");
+    memory += 16 * MIB;
+    CHECK(mlock(memory, 4 * PAGE) == 0, "mlock of little");
+    CHECK(mlock(memory, LEN - 16 * MIB) == -1 && errno == ENOMEM, "mlock of more than the limit");
     char *reserved = mmap(NULL, RESERVED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(mlock(reserved, 4 * PAGE) == -1 && errno == ENOMEM, "mlock without access");
     CHECK(mlock(reserved, RESERVED) == -1 && errno == ENOMEM, "mlock beyond the limit");
     CHECK(mprotect(reserved, RESERVED, PROT_READ | PROT_WRITE) == 0, "mprotect");
     fill(reserved, RESERVED);
     CHECK(getenv("FOLIOSWAP_RUN") == NULL || resident_mib() < 128, "%zu MiB are in RAM", resident_mib());
+    CHECK(getenv("FOLIOSWAP_RUN") == NULL || nr_in_ram(memory) < 6144, "%zu pages are in RAM", nr_in_ram(memory));
     CHECK(wrong_pages(reserved, RESERVED) == 0, "what was reserved");
     DONE;
 }

@@ -4,7 +4,7 @@
 // told of the stack as before, and handlers run on what is there then, or on another one that it sets.
 #include "check.h"
 
-enum { LEN = 64 << 10, BYTES = 48 << 20, NR_KINDS = 6 };
+enum { LEN = 64 << 10, BYTES = 48 << 20, NR_KINDS = 9 };
 static const int plain = PROT_READ | PROT_WRITE, at_place = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
 static __thread char *stack;
 static __thread int nr_handled;
@@ -35,9 +35,15 @@ static void change(int kind, char *bytes) {
     case 3: CHECK(mremap(stack, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, other) == other, "moved away"); break;
     case 4: CHECK(mremap(stack, 2 * LEN, LEN / 2, 0) == stack, "cut"); break;
     case 5: CHECK(mmap(stack, 2 * LEN, plain, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == stack, "shared"); break;
+    case 6: CHECK(mmap(stack, PAGE, PROT_NONE, at_place, -1, 0) == stack, "a guard page"); break;
+    case 7: CHECK(mmap(stack, LEN, plain, MAP_PRIVATE | MAP_FIXED, -1, 0) == MAP_FAILED, "of no file"); break;
+    case 8:
+        CHECK(mprotect(other, LEN, PROT_READ) == 0, "mprotect");
+        CHECK(mremap(other, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, stack) == stack, "what is only read");
+        break;
     }
     for (int round = 0; round < 2; round++) fill(bytes, BYTES);
-    if (kind == 3 || kind == 4) set_stack(anonymous(LEN));
+    if (kind == 3 || kind == 4 || kind == 8) set_stack(anonymous(LEN));
 }
 
 static void *work(void *bytes) {

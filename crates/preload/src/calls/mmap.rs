@@ -3,18 +3,18 @@
 use std::ffi::{c_int, c_void};
 
 use crate::calls::rings;
-use crate::faults::signal_stack::{self, SetAgain};
+use crate::faults::signal_stack;
 use crate::ground::export::{aliases, export};
 use crate::ground::state;
 use crate::map::mapping;
+use crate::memory::pages::pages;
 
 export! {
     fn mmap(addr: *mut c_void, len: usize, access: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void {
         state::as_the_kernel(|| {
             let is_fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) == libc::MAP_FIXED;
-            let range = addr as usize..(addr as usize).saturating_add(len);
-            let left = is_fixed.then(|| signal_stack::leave(&range)).flatten();
-            let _again = left.filter(|_| access & libc::PROT_WRITE != 0).map(SetAgain);
+            let range = addr as usize..(addr as usize).saturating_add(pages(len));
+            let _left = is_fixed.then(|| signal_stack::leave(&range));
             // SAFETY: passes the caller's arguments on unchanged.
             let mapped = unsafe { mapping::map(addr, len, access, flags, fd, offset) };
             let is_mapped = mapped != libc::MAP_FAILED && state::space().is_some();

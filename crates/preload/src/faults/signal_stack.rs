@@ -15,6 +15,7 @@ use crate::ground::libc_call;
 use crate::ground::lock::{Lock, Locked};
 use crate::ground::real::own;
 use crate::ground::{guard, state};
+use crate::memory::access::{self, Access};
 use crate::memory::resident;
 
 /// Room for a frame of each signal, if all come at once: each is made on top of the others before a handler runs. And
@@ -214,33 +215,39 @@ pub fn stay(stood_for: Option<libc::stack_t>) {
     drop(hold(&known));
 }
 
-/// The program unmaps, replaces or moves a range. If the calling thread's stack lies there, it is returned, and set in
-/// name only from now on: the next fault needs one. A program may leave a stack that none of its handlers wants any
-/// more.
-pub fn leave(range: &Range<usize>) -> Option<libc::stack_t> {
+/// The program unmaps, replaces or moves a range. If the calling thread's stack lies there, it is set in name only
+/// until what is returned is dropped: the next fault needs one. A program may leave a stack that none of its handlers
+/// wants any more.
+pub fn leave(range: &Range<usize>) -> Option<Left> {
     let own = own_signal_stack().filter(|_| USES_THEIRS.get() && !vforked::is_child())?;
     let known = current();
     let (start, end) = (known.ss_sp as usize, known.ss_sp as usize + known.ss_size);
+    let is_there = range.start < range.end && start < range.end && range.start < end;
     // The kernel changes none that a handler is on.
-    if is_own(&known, MAPPING.get()) || mode(&known) != 0 || start >= range.end || end <= range.start {
+    if !is_there || is_own(&known, MAPPING.get()) || mode(&known) != 0 {
         return None;
     }
     set_stands_for(Some(known));
     set_signal_stack(Some(own));
     note_used(None);
     drop(hold(&own));
-    Some(known)
+    Some(Left(known))
 }
 
-/// Sets a stack that was left again when dropped: something else is mapped there by then.
-pub struct SetAgain(pub libc::stack_t);
+/// A stack that its thread has left. It is set again when dropped, unless its top cannot be written any more.
+#[must_use]
+pub struct Left(libc::stack_t);
 
-impl Drop for SetAgain {
+impl Drop for Left {
     fn drop(&mut self) {
+        const TOP_BYTES: usize = 64;
+        let top = (self.0.ss_sp as usize + self.0.ss_size).saturating_sub(TOP_BYTES);
         state::keeping_errno(|| {
-            let set = instead_of(self.0);
-            let _before = hold(&set);
-            set_signal_stack(Some(set));
+            if access::is_open(top, TOP_BYTES, Access::Write) {
+                let set = instead_of(self.0);
+                let _before = hold(&set);
+                set_signal_stack(Some(set));
+            }
         });
     }
 }

@@ -490,7 +490,7 @@ pub unsafe fn unmap(addr: *mut c_void, len: usize) -> c_int {
         if len == 0 || !are_possible(&range) || guard::inside() || !state::may_manage() {
             return unmap();
         }
-        _ = signal_stack::leave(&range);
+        let _left = signal_stack::leave(&range);
         let _guard = guard::enter();
         let held = adopt::hold();
         let replacing = state::space().map(|space| Replacing::removing(space, &range));

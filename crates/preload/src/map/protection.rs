@@ -53,14 +53,20 @@ fn before_protecting(range: &Range<usize>, access: c_int, key: c_int) -> Vec<Ran
         return Vec::new(); // nor will it be later, when it may have content
     }
     for part in parts.iter().cloned() {
-        match state::space() {
-            Some(space) if !adopt::has_room(part.len()) && !known::locked().overlaps(&part) => {
-                match known::has_memory_file() {
+        let (locked, mut free) = (known::locked().parts(&part), RangeSet::new());
+        free.add(part);
+        for part in locked {
+            free.remove(part.clone());
+            note_ordinary(part);
+        }
+        for part in free.iter() {
+            match state::space() {
+                Some(space) if !adopt::has_room(part.len()) => match known::has_memory_file() {
                     true => adopt::as_it_is(space, &part),
                     false => with_neighbours(part).into_iter().for_each(|part| manage(space, part)),
-                }
+                },
+                _ => note_ordinary(part),
             }
-            _ => note_ordinary(part),
         }
     }
     let managed = state::space().map(|space| space.managed_parts(range.clone()));
@@ -176,27 +182,42 @@ export! {
 fn note_locked(range: &Range<usize>, is_all: bool) {
     let _guard = guard::enter();
     let mut parts = [known::reserved(), known::ordinary()].map(|set| set.parts(range)).concat();
-    parts.retain(|part| is_all || state::keeping_errno(|| is_locked(part.start)));
+    if !is_all {
+        parts = still_locked(parts);
+    }
     let mut locked = known::locked();
     parts.into_iter().for_each(|part| locked.add(part));
 }
 
 /// Notes that a range is no longer locked. Unless `is_all`, but for what the kernel has locked still: what lies behind
-/// a hole, or was locked though it could not be brought in.
+/// a hole, or was locked though it could not be brought in. That stays noted meanwhile, else it might leave RAM.
 fn note_unlocked(range: &Range<usize>, is_all: bool) {
     let _guard = guard::enter();
-    let is_still = |part: &Range<usize>| !is_all && state::keeping_errno(|| is_locked(part.start));
-    let mut others = known::locked().remove(range.clone());
-    others.retain(is_still);
-    let mut locked = known::locked();
-    others.into_iter().for_each(|part| locked.add(part));
-    drop(locked);
-    let Some(space) = state::space() else { return };
-    let noted = space.note_unlocked(range.clone());
-    if !is_all && !space.is_locked() {
-        let managed = noted.into_iter().flat_map(|part| space.managed_parts(part));
-        managed.filter(is_still).for_each(|part| _ = space.note_locked(part));
+    let space = state::space();
+    let mut unlocked = RangeSet::new();
+    unlocked.add(range.clone());
+    if !is_all {
+        let managed = space.map_or_else(Vec::new, |space| space.managed_parts(range.clone()));
+        let others = known::locked().parts(range);
+        still_locked([managed, others].concat()).into_iter().for_each(|part| _ = unlocked.remove(part));
     }
+    for part in unlocked.iter() {
+        known::locked().remove(part.clone());
+        space.into_iter().for_each(|space| drop(space.note_unlocked(part.clone())));
+    }
+}
+
+/// What the kernel has locked of these parts.
+fn still_locked(parts: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    let mut locked: Vec<Range<usize>> = Vec::new();
+    let pages = parts.into_iter().flat_map(|part| part.step_by(PAGE_SIZE));
+    for page in pages.filter(|&page| state::keeping_errno(|| is_locked(page))) {
+        match locked.last_mut() {
+            Some(last) if last.end == page => last.end += PAGE_SIZE,
+            _ => locked.push(page..page + PAGE_SIZE),
+        }
+    }
+    locked
 }
 
 /// Whether the kernel has locked a page: it makes no such page the next to leave.

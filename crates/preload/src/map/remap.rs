@@ -9,7 +9,7 @@ use folioswap::{BLOCK_BYTES, PAGE_SIZE, RawSpace, Relocation};
 use folioswap_sys::memory::{self, Reservation};
 use folioswap_sys::resident;
 
-use crate::faults::signal_stack::{self, SetAgain};
+use crate::faults::signal_stack;
 use crate::ground::export::export;
 use crate::ground::guard;
 use crate::ground::real::{kernel, own};
@@ -450,8 +450,8 @@ export! {
             if request.has(libc::MREMAP_FIXED) {
                 ring_places::make_way(&to);
             }
-            _ = signal_stack::leave(&request.old);
-            let _again = request.has(libc::MREMAP_FIXED).then(|| signal_stack::leave(&to)).flatten().map(SetAgain);
+            let _left_old = signal_stack::leave(&request.old);
+            let _left_new = request.has(libc::MREMAP_FIXED).then(|| signal_stack::leave(&to));
             let _guard = guard::enter();
             let _held = (state::phase() == Phase::Managed).then(known::beginning); // a forked child finds what is known
             if request.has(libc::MREMAP_FIXED) && request.is_sound() {
