@@ -74,8 +74,9 @@ pub fn access_once_more(pages: &PageSet, plan: &Plan, times: u64) -> Outcome {
                 let own = Histogram::new();
                 // Forked, so that the sequences of neighbouring seeds are not alike.
                 let mut random = Rng::with_seed(times << 48 | (thread as u64 + 1) << 32).fork();
-                let mut now = Instant::now();
-                while now < begin + plan.time {
+                let (mut now, mut is_counted) = (Instant::now(), false);
+                // Also a machine that stands still meanwhile lets each thread do something.
+                while now < begin + plan.time || !is_counted {
                     let page = places.draw(&mut random);
                     let first = random.usize(..PAGE_WORDS / plan.access_words) * plan.access_words;
                     let started = Instant::now();
@@ -83,6 +84,7 @@ pub fn access_once_more(pages: &PageSet, plan: &Plan, times: u64) -> Outcome {
                     now = Instant::now();
                     if started >= counted_from {
                         own.record(now.duration_since(started).as_nanos() as u64);
+                        is_counted = true;
                     }
                     if bad > 0 {
                         bad_words.fetch_add(bad, Ordering::Relaxed);
@@ -100,6 +102,14 @@ pub fn access_once_more(pages: &PageSet, plan: &Plan, times: u64) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_thread_does_something_however_short_the_time() {
+        let (mut words, time) = (vec![0; 8 * PAGE_WORDS], Duration::from_nanos(1));
+        let plan =
+            Plan { threads: 3, time, distribution: Distribution::Uniform, access: Access::Read, access_words: 1 };
+        assert_eq!(run(&mut words, Data::Plain, &plan, &AtomicU64::new(0)).latencies.count(), 3);
+    }
 
     #[test]
     fn every_kind_of_access_leaves_sound_memory() {
