@@ -68,7 +68,10 @@ int main(void) {
     strcpy(early, NAME), strcpy(whole, NAME), strcpy(single, NAME);
     find_now();
     now.env_start = (uintptr_t)early, now.env_end = (uintptr_t)early + LEN;
-    if (prctl(PR_SET_MM, PR_SET_MM_MAP, &now, sizeof now, 0) != 0) return puts("this kernel has no PR_SET_MM"), puts("ok"), 0;
+    if (prctl(PR_SET_MM, PR_SET_MM_MAP, &now, sizeof now, 0) != 0) {
+        puts("this kernel has no PR_SET_MM");
+        DONE;
+    }
     start_engine();
     check_all("environ", "early");
     now.brk = (uintptr_t)sbrk(0), now.arg_start = (uintptr_t)whole, now.arg_end = (uintptr_t)whole + LEN;

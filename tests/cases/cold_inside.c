@@ -114,7 +114,7 @@ static void chosen_id(void) {
     if (!child)
         _exit(0);
     CHECK(waitpid(child, &status, 0) == child);
-    pid_t wanted = *id = child > 1000 ? child - 200 : child + 200; /* below pid_max */
+    pid_t wanted = *id = child > 1000 ? child - 200 : child + 200; /* pid_max may be little above child */
     struct clone_args *about = place(5);
     memset(about, 0, sizeof *about);
     about->exit_signal = SIGCHLD, about->set_tid = (long)id, about->set_tid_size = 1;

@@ -1,7 +1,7 @@
 // EXPECT: exit 0, last line "ok"
 // BUDGETS: 64M
-/* Calls that lock memory and are refused leave nothing locked but what was locked before: neither what mlock2 would lock
- * on fault, nor memory without access, which leaves RAM once it is opened, as other memory. */
+/* Calls that lock memory and are refused lock nothing more than was locked before: neither what mlock2 would lock on
+ * fault, nor memory without access, which leaves RAM once it is opened, as other memory. */
 #include "check.h"
 
 enum { LEN = 64 << 20, RESERVED = 256 << 20, NR_PAGES = 64, IPC_LOCK = 14 };

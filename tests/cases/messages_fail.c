@@ -73,7 +73,8 @@ static void ends_at_hole(int by_number) {
         for (int at = 0; at < 2; at++) headers[at] = (struct mmsghdr){.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}};
         for (int at = 0; at < 3; at++) CHECK(send(pair[0], data, 7, 0) == 7, "send");
         send_out(list, 4 * MIB);
-        long nr = by_number ? syscall(SYS_recvmmsg, pair[1], headers, 3, 0, NULL) : recvmmsg(pair[1], headers, 3, 0, NULL);
+        long nr = by_number ? syscall(SYS_recvmmsg, pair[1], headers, 3, 0, NULL)
+                            : recvmmsg(pair[1], headers, 3, 0, NULL);
         CHECK(nr == 2 && headers[0].msg_len == 7 && headers[1].msg_len == 7, "%ld came", nr);
         if (round == 0)
             CHECK(getsockopt(pair[1], SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error == EFAULT, "error %d", error);

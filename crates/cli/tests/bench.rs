@@ -162,11 +162,12 @@ fn latencies_of_both_ways_are_compared() {
     let ways: Vec<_> = rows.iter().map(|row| (row["folio"].as_str(), row["way"].as_str())).collect();
     let (sync, later) = ((Some("4K"), Some("sync")), (Some("4K"), Some("async")));
     assert_eq!((ways.len(), &ways[..4]), (8, &[sync, later, sync, later][..]));
-    // On a machine that stands still meanwhile, touches are given up: they are counted without a swap-in.
+    // When the machine stalls, touches are given up: they are counted without a swap-in.
     let kept_up = || rows.iter().filter(|row| row["kept_up"] == true);
     let sum = |path: &str| kept_up().filter_map(|row| row.pointer(path)?.as_f64()).sum::<f64>();
     // Only one fault in 16 has its phases recorded.
-    assert!(sum("/phases/free/count") >= sum("/due/count") / 64.0, "slots are freed meanwhile: {rows:#?}");
+    let are_freed = sum("/phases/free/count") > sum("/due/count") / 64.0;
+    assert!(are_freed || kept_up().next().is_none(), "slots are freed meanwhile: {rows:#?}");
     for row in rows {
         let number =
             |path: &str| row.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path}: {row:#}"));

@@ -75,7 +75,7 @@ pub fn access_once_more(pages: &PageSet, plan: &Plan, times: u64) -> Outcome {
                 // Forked, so that the sequences of neighbouring seeds are not alike.
                 let mut random = Rng::with_seed(times << 48 | (thread as u64 + 1) << 32).fork();
                 let (mut now, mut is_counted) = (Instant::now(), false);
-                // Also a machine that stands still meanwhile lets each thread do something.
+                // At least one access of each thread is counted, even if the machine stalls for all of the time.
                 while now < begin + plan.time || !is_counted {
                     let page = places.draw(&mut random);
                     let first = random.usize(..PAGE_WORDS / plan.access_words) * plan.access_words;
