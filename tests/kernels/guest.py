@@ -26,7 +26,7 @@ DEADLINE = time.monotonic() + int(sys.argv[3])
 LIMIT_S = 240 if IS_SHORT else 300
 HUGE = "/sys/kernel/mm/transparent_hugepage/enabled"
 NODES = "/sys/devices/system/node/online"
-COMPILED = os.path.join(os.path.dirname(os.path.dirname(FOLIOSWAP)), "kernels", "cases")
+COMPILED = os.path.join(os.path.dirname(os.path.dirname(FOLIOSWAP)), "cases")
 STRESSORS = ("vm", "mremap", "madvise", "mprotect", "fork", "malloc", "mlock", "io-uring")
 SHORT_STRESSORS = ("mremap 1 --mremap-bytes 16M --mremap-ops 1", "vm 1 --vm-bytes 40M --vm-method zero-one --vm-keep --vm-ops 2")
 # folioswap's exit status when it does not start a program.
