@@ -2,7 +2,6 @@
 // LIMIT_S: 60
 // A handler that was left by a switch of contexts returns on another thread, while memory leaves RAM all the time.
 #include "cold.h"
-#include <ucontext.h>
 
 enum { SIZE = 16 * MIB };
 

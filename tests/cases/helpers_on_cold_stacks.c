@@ -7,9 +7,7 @@
 #include <aio.h>
 #include <mqueue.h>
 #include <time.h>
-#include <ucontext.h>
 enum { STACK_BYTES = 2 * MIB, CHILDREN = 20 };
-static ucontext_t here, coroutine;
 static char *stack;
 static void nothing(union sigval value) { (void)value; }
 static void *send_stack_out(void *none) {
@@ -61,14 +59,10 @@ static void ask_often(void) {
         int status = 0;
         CHECK(waitpid(child, &status, 0) == child && status == 0, "%d ended with %x", i % 5, status);
     }
-    swapcontext(&coroutine, &here);
 }
 int main(void) {
     start_engine();
     stack = (char *)(((uintptr_t)anonymous(2 * STACK_BYTES) + STACK_BYTES - 1) & -STACK_BYTES);
-    getcontext(&coroutine);
-    coroutine.uc_stack.ss_sp = stack, coroutine.uc_stack.ss_size = STACK_BYTES;
-    makecontext(&coroutine, ask_often, 0);
-    swapcontext(&here, &coroutine);
+    on_coroutine(stack, STACK_BYTES, ask_often);
     DONE;
 }

@@ -6,8 +6,6 @@
 #include "cold.h"
 #include <sys/select.h>
 #include <sys/time.h>
-#include <ucontext.h>
-static ucontext_t back, own;
 static char *stack;
 static volatile int is_over;
 static void on_alarm(int number) { (void)number; }
@@ -37,7 +35,6 @@ static void run(void) {
     alarm_each(0);
     errno = 0;
     CHECK(sleep(0) == 0 && errno == 0, "no sleep");
-    setcontext(&back);
 }
 int main(void) {
     start_engine();
@@ -52,10 +49,7 @@ int main(void) {
     pthread_sigmask(SIG_BLOCK, &alarms, NULL);
     if (pthread_create(&sender, NULL, send_stack_out, NULL)) return 2;
     pthread_sigmask(SIG_UNBLOCK, &alarms, NULL);
-    getcontext(&own);
-    own.uc_stack.ss_sp = stack, own.uc_stack.ss_size = MIB;
-    makecontext(&own, run, 0);
-    swapcontext(&back, &own);
+    on_coroutine(stack, MIB, run);
     is_over = 1;
     pthread_join(sender, NULL);
     DONE;

@@ -7,9 +7,7 @@
 #include <sys/select.h>
 #include <sys/time.h>
 #include <time.h>
-#include <ucontext.h>
 enum { LIMIT_US = 300000, NR_KINDS = 8 };
-static ucontext_t here, coroutine;
 static volatile int ends;
 static void *press(void *none) {
     while (!ends) use_others();
@@ -62,17 +60,12 @@ static void wait_often(void) {
         CHECK(result < 0 || took >= LIMIT_US, "%d: took %ld us", i % NR_KINDS, took);
         waitpid(child, NULL, 0);
     }
-    swapcontext(&coroutine, &here);
 }
 int main(void) {
     start_engine();
     pthread_t thread;
     pthread_create(&thread, NULL, press, NULL);
-    getcontext(&coroutine);
-    coroutine.uc_stack.ss_size = 4 * MIB;
-    coroutine.uc_stack.ss_sp = anonymous(coroutine.uc_stack.ss_size);
-    makecontext(&coroutine, wait_often, 0);
-    swapcontext(&here, &coroutine);
+    on_coroutine(anonymous(4 * MIB), 4 * MIB, wait_often);
     ends = 1;
     pthread_join(thread, NULL);
     DONE;
