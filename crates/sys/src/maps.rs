@@ -1,4 +1,4 @@
-//! The kernel's list of mappings, read without memory of the heap: a fault may need it.
+//! The kernel's list of mappings.
 
 use std::io;
 use std::ops::Range;
@@ -11,15 +11,29 @@ use crate::{check, kept};
 /// file of 16 digits, and its device.
 const HEAD_BYTES: usize = 16 + 1 + 16 + 1 + 4 + 1 + 16 + 1 + 12 + 1 + 1;
 
-/// Calls `note` with each mapping, its protection in the bits of `mprotect`, and whether a file is mapped.
+/// All mappings, each with its protection in the bits of `mprotect`, and whether a file is mapped.
 ///
 /// # Errors
 /// The list cannot be read.
-pub fn each(mut note: impl FnMut(Range<usize>, libc::c_int, bool) + Send) -> io::Result<()> {
-    with_room(|| each_listed(&mut note))
+pub fn all() -> io::Result<Vec<(Range<usize>, libc::c_int, bool)>> {
+    with_room(|| {
+        let mut all = Vec::new();
+        each(|range, protection, is_file| all.push((range, protection, is_file))).map(|()| all)
+    })
 }
 
-fn each_listed(note: &mut impl FnMut(Range<usize>, libc::c_int, bool)) -> io::Result<()> {
+/// How many there are. Takes no memory of the heap: a fault may need it.
+///
+/// # Errors
+/// As [`all`].
+pub fn count() -> io::Result<usize> {
+    with_room(|| {
+        let mut nr_mappings = 0;
+        each(|_, _, _| nr_mappings += 1).map(|()| nr_mappings)
+    })
+}
+
+fn each(mut note: impl FnMut(Range<usize>, libc::c_int, bool)) -> io::Result<()> {
     let list = kept::open_in_proc(c"self/maps", libc::O_RDONLY)?;
     let mut buffer = [0u8; 4096];
     let (mut head, mut len) = ([0u8; HEAD_BYTES], 0);
@@ -49,9 +63,11 @@ fn each_listed(note: &mut impl FnMut(Range<usize>, libc::c_int, bool)) -> io::Re
 /// # Errors
 /// The list cannot be read. ENOMEM: nothing is mapped there.
 pub fn protection_at(addr: usize) -> io::Result<libc::c_int> {
-    let mut found = None;
-    each(|range, protection, _| found = found.or(range.contains(&addr).then_some(protection)))?;
-    found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+    with_room(move || {
+        let mut found = None;
+        each(|range, protection, _| found = found.or(range.contains(&addr).then_some(protection)))?;
+        found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+    })
 }
 
 /// The mapping in the beginning of a line, its protection, and whether a file is mapped.

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::static_tls::StaticTls;
-use crate::{check, futex, hidden_numbers, memory, open_at, seat, signals, static_tls, taken};
+use crate::{check, fault_stack, futex, hidden_numbers, memory, open_at, seat, signals, static_tls, taken};
 
 static_tls! {
     static INSIDE: bool = "folioswap_inside";
@@ -53,16 +53,22 @@ pub fn run<R: Send>(call: impl FnOnce() -> R + Send) -> io::Result<R> {
     keeper()?.run(call)
 }
 
-/// Makes a call that opens a descriptor and closes it again; if the calling thread's table has no room for it, in the
-/// keeper's.
+/// Makes a call that opens a descriptor and closes it again: in the keeper's table, once there is one. The calling
+/// thread's may have no room. And another thread of the program's that opens or replaces the lowest number that is free
+/// may count on it: it would get another number, or the call would read its file, and close it.
+///
+/// What the call takes and gives is its own. The caller's stack may be memory that the keeper must not touch.
 ///
 /// # Errors
 /// The call's; as [`run`].
-pub fn with_room<R: Send>(mut call: impl FnMut() -> io::Result<R> + Send) -> io::Result<R> {
-    match call() {
-        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => run(call)?,
-        made => made,
+pub fn with_room<R: Send + 'static>(mut call: impl FnMut() -> io::Result<R> + Send + 'static) -> io::Result<R> {
+    if !has_begun() {
+        match call() {
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {}
+            made => return made,
+        }
     }
+    fault_stack::run(move || run(call))?
 }
 
 /// Copies a hidden descriptor of the program's table into the keeper's, and returns its number there. A keeper that has

@@ -88,7 +88,8 @@ impl Unseen {
     /// # Errors
     /// Its list of mappings cannot be read.
     pub fn of(process: &str) -> io::Result<Unseen> {
-        with_room(|| said::read(format!("/proc/{process}/smaps"))).map(|list| Unseen::parse(&list))
+        let path = format!("/proc/{process}/smaps");
+        with_room(move || said::read(&path)).map(|list| Unseen::parse(&list))
     }
 
     fn parse(list: &str) -> Unseen {

@@ -212,8 +212,7 @@ fn give_up(engine: &Engine) -> ! {
 fn too_many_mappings() -> Option<String> {
     const NEEDED: usize = 64;
     let most: usize = said::read("/proc/sys/vm/max_map_count").ok()?.trim().parse().ok()?;
-    let mut nr_mappings = 0;
-    maps::each(|_, _, _| nr_mappings += 1).ok()?;
+    let nr_mappings = maps::count().ok()?;
     (nr_mappings + NEEDED > most)
         .then(|| format!("it has {nr_mappings} mappings, and {most} are permitted: raise vm.max_map_count"))
 }

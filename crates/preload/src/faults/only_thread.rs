@@ -1,8 +1,9 @@
 //! Whether a thread is the program's only one, or its last.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use folioswap_sys::{c_thread, own_calls};
+use folioswap_sys::{c_thread, own_calls, own_table};
 
 use crate::ground::lock::{Lock, Locked};
 use crate::ground::{guard, state};
@@ -41,7 +42,7 @@ pub fn is_last_thread() -> bool {
     let _guard = guard::enter();
     let mut ending = self::ending();
     let this = guard::this_thread();
-    let listed = listed().filter(|threads| threads.contains(&this));
+    let listed = own_table::with_room(listed).ok().filter(|threads| threads.contains(&this));
     let Some(threads) = listed else { return has_one_thread() }; // there is no `/proc`, or not that of this process
     ending.retain(|thread| threads.contains(thread));
     ending.push(this);
@@ -49,18 +50,17 @@ pub fn is_last_thread() -> bool {
 }
 
 /// The threads of the process, by the ids that they have for it: another PID namespace, of which `/proc` may be, has
-/// others for them. `None`: they cannot be told. Without those that have ended: the first one stays listed until the
-/// others have, too.
-fn listed() -> Option<Vec<u32>> {
+/// others for them. Without those that have ended: the first one stays listed until the others have, too.
+fn listed() -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc/self/task").ok()?.flatten() {
+    for entry in std::fs::read_dir("/proc/self/task")?.flatten() {
         match std::fs::read(entry.path().join("status")) {
             Ok(status) => found.extend(id_of_living(&String::from_utf8_lossy(&status))),
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {} // it has ended
-            Err(_) => return None,
+            Err(error) => return Err(error),
         }
     }
-    Some(found)
+    Ok(found)
 }
 
 /// The innermost id in what `/proc` says of a thread; `None` if that has ended.

@@ -32,7 +32,7 @@ fn look(managed: u64) -> Option<Resident> {
     static LISTED: AtomicU64 = AtomicU64::new(0);
     let resident = Resident::now()?;
     // There is room for it, or it is in the budget; and the engine's records.
-    let in_ram = |heap: &Heap| own_table::with_room(|| pagemap::resident_bytes(heap.span())).unwrap_or(0);
+    let in_ram = |heap: &'static Heap| own_table::with_room(|| pagemap::resident_bytes(heap.span())).unwrap_or(0);
     let kept = match adopt::is_later() {
         true => known::ordinary_bytes(),
         false => known::share_with(in_ram(&ORDINARY) as usize),

@@ -15,11 +15,11 @@ pub struct Listed {
 }
 
 /// A file of /proc. `None`: it cannot be read, or a thread of the program has closed the descriptor.
-fn text(path: &CStr) -> Option<String> {
+fn text(path: &'static CStr) -> Option<String> {
     if own_calls::is_used() {
         return None; // the program's filter may refuse to open a file
     }
-    own_table::with_room(|| read(path)).ok()
+    own_table::with_room(move || read(path)).ok()
 }
 
 fn read(path: &CStr) -> io::Result<String> {

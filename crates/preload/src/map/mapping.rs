@@ -170,10 +170,8 @@ fn may_lie_apart() -> bool {
         left if left > -COUNT_EVERY => return false,
         _ => {}
     }
-    let mut nr_mappings = 0;
     // A seccomp filter may kill the process for opening a file.
-    let are_counted = !own_calls::is_used() && maps::each(|_, _, _| nr_mappings += 1).is_ok();
-    let may = are_counted && nr_mappings < 2 * MOST_APART;
+    let may = !own_calls::is_used() && maps::count().is_ok_and(|nr_mappings| nr_mappings < 2 * MOST_APART as usize);
     MAY_LIE_APART.store(if may { MOST_APART } else { 0 }, Ordering::Relaxed);
     may
 }

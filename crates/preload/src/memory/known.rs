@@ -274,14 +274,12 @@ pub fn moved(leaving: &Leaving, old: &Range<usize>, new: &Range<usize>, stays: b
 
 /// Notes which of the mappings that are there are readable and writable.
 pub fn note_all_open() {
-    // A mapped file may be shorter than its mapping.
-    let noted = folioswap_sys::maps::each(|range, protection, is_file| {
-        if protection & PLAIN == PLAIN && !is_file {
-            open_pages::add(&range);
-        }
-    });
-    if let Err(error) = noted {
+    let all = folioswap_sys::maps::all().unwrap_or_else(|error| {
         state::say(&format!("the list of mappings cannot be read: {error}"));
-    }
+        Vec::new()
+    });
+    // A mapped file may be shorter than its mapping.
+    let plain = all.iter().filter(|(_, protection, is_file)| protection & PLAIN == PLAIN && !is_file);
+    plain.for_each(|(range, ..)| open_pages::add(range));
     keyed().iter().for_each(|range| open_pages::remove(&range));
 }
