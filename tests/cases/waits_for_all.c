@@ -42,7 +42,8 @@ int main(void) {
             CHECK(got == len, "way %d: %zd of %zd in time", way, got, len);
             setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none);
             if (send(ends[1], bytes, len, MSG_DONTWAIT) != len) return 2;
-            struct itimerval soon = {{0, 100000}, {0, 100000}}, never = {{0, 0}, {0, 0}}; // again, should it come too early
+            // Again, should it come too early.
+            struct itimerval soon = {{0, 100000}, {0, 100000}}, never = {{0, 0}, {0, 0}};
             setitimer(ITIMER_REAL, &soon, NULL);
             got = receive(way);
             CHECK(got == len, "way %d: %zd of %zd until a signal", way, got, len);

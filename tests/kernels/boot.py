@@ -192,7 +192,7 @@ def boot(version, folioswap, is_short, cache, cases):
 def copied(folioswap, folder):
     """The path of a copy of the program, with the library that it injects. The guest keeps pages of the files that it has
     read, so nobody may build these meanwhile."""
-    os.makedirs(folder, exist_ok=True)
+    os.chmod(folder, 0o755)
     shutil.copy(os.path.join(os.path.dirname(folioswap), "libfolioswap_preload.so"), folder)
     return shutil.copy(folioswap, folder)
 
@@ -210,15 +210,16 @@ def main():
     is_short = "--short" in sys.argv
     folioswap, words = os.path.abspath(sys.argv[1]), [word for word in sys.argv[2:] if word != "--short"]
     cache = os.path.join(os.path.dirname(os.path.dirname(folioswap)), "kernels")
+    os.makedirs(cache, exist_ok=True)
     good = True
-    for version in words or VERSIONS:
-        try:
-            get_ready()
-            os.makedirs(cache, exist_ok=True)
-            program = copied(folioswap, os.path.join(cache, "bin"))
-            good &= boot(version, program, is_short, cache, compiled(is_short, os.path.join(cache, "cases")))
-        except (Skip, subprocess.SubprocessError, OSError) as reason:
-            print(f"SKIP {version}: {reason}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="bin-", dir=cache) as folder:
+        program = copied(folioswap, folder)
+        for version in words or VERSIONS:
+            try:
+                get_ready()
+                good &= boot(version, program, is_short, cache, compiled(is_short, os.path.join(cache, "cases")))
+            except (Skip, subprocess.SubprocessError, OSError) as reason:
+                print(f"SKIP {version}: {reason}", flush=True)
     return 0 if good else 1
 
 

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
-use crate::own_table::with_room;
+use crate::own_table::briefly;
 use crate::{check, kept};
 
 /// Bytes of a line up to the first digit of its inode, at most: two addresses of 16 digits, `rwxp`, the offset in a
@@ -16,7 +16,7 @@ const HEAD_BYTES: usize = 16 + 1 + 16 + 1 + 4 + 1 + 16 + 1 + 12 + 1 + 1;
 /// # Errors
 /// The list cannot be read.
 pub fn all() -> io::Result<Vec<(Range<usize>, libc::c_int, bool)>> {
-    with_room(|| {
+    briefly(|| {
         let mut all = Vec::new();
         each(|range, protection, is_file| all.push((range, protection, is_file))).map(|()| all)
     })
@@ -27,7 +27,7 @@ pub fn all() -> io::Result<Vec<(Range<usize>, libc::c_int, bool)>> {
 /// # Errors
 /// As [`all`].
 pub fn count() -> io::Result<usize> {
-    with_room(|| {
+    briefly(|| {
         let mut nr_mappings = 0;
         each(|_, _, _| nr_mappings += 1).map(|()| nr_mappings)
     })
@@ -63,11 +63,9 @@ fn each(mut note: impl FnMut(Range<usize>, libc::c_int, bool)) -> io::Result<()>
 /// # Errors
 /// The list cannot be read. ENOMEM: nothing is mapped there.
 pub fn protection_at(addr: usize) -> io::Result<libc::c_int> {
-    with_room(move || {
-        let mut found = None;
-        each(|range, protection, _| found = found.or(range.contains(&addr).then_some(protection)))?;
-        found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
-    })
+    let mut found = None;
+    each(|range, protection, _| found = found.or(range.contains(&addr).then_some(protection)))?;
+    found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
 /// The mapping in the beginning of a line, its protection, and whether a file is mapped.

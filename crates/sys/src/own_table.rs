@@ -3,10 +3,10 @@
 //! Daemons and shells close, replace or list all descriptors of their table, even those that they did not open. So the
 //! engine's threads have a table of their own. It inherits none of the program's descriptors: an inherited pipe end
 //! would delay EOF for its reader. One thread, the *keeper*, creates that table and all threads that share it, and
-//! makes calls for the program's threads if their own table lacks a descriptor ([`run`]).
+//! makes calls for the program's threads that need its table ([`run`]) or are not to use theirs ([`briefly`]).
 //!
-//! There is one keeper for each process, from its first use on. A forked child has none, and starts its own. Only
-//! starting threads allocates: [`run`] is called in signal handlers.
+//! There is one keeper for each process, from its first use on. A forked child has none, and starts its own. [`run`]
+//! itself allocates only to start threads: it is called in signal handlers.
 
 use std::ffi::CString;
 use std::io;
@@ -17,7 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::static_tls::StaticTls;
-use crate::{check, fault_stack, futex, hidden_numbers, memory, open_at, seat, signals, static_tls, taken};
+use crate::{
+    check, fault_stack, futex, hidden_numbers, memory, open_at, own_calls, seat, signals, static_tls, taken, vforked,
+};
 
 static_tls! {
     static INSIDE: bool = "folioswap_inside";
@@ -53,22 +55,28 @@ pub fn run<R: Send>(call: impl FnOnce() -> R + Send) -> io::Result<R> {
     keeper()?.run(call)
 }
 
-/// Makes a call that opens a descriptor and closes it again: in the keeper's table, once there is one. The calling
-/// thread's may have no room. And another thread of the program's that opens or replaces the lowest number that is free
-/// may count on it: it would get another number, or the call would read its file, and close it.
+/// Makes a call that opens a descriptor and closes it again, in the keeper's table once the keeper has begun. In the
+/// program's it would take the lowest free number, which another thread may be about to get or to replace. If one table
+/// has no room, the other one may have.
 ///
-/// What the call takes and gives is its own. The caller's stack may be memory that the keeper must not touch.
+/// The closure and its result own what they refer to: the caller's stack may be memory that the keeper must not touch.
 ///
 /// # Errors
 /// The call's; as [`run`].
-pub fn with_room<R: Send + 'static>(mut call: impl FnMut() -> io::Result<R> + Send + 'static) -> io::Result<R> {
-    if !has_begun() {
-        match call() {
-            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {}
-            made => return made,
+pub fn briefly<R: Send + 'static>(mut call: impl FnMut() -> io::Result<R> + Send + 'static) -> io::Result<R> {
+    let is_full = |made: &io::Result<R>| made.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EMFILE));
+    // A child of vfork has a table of its own. A filter of the program's might end the keeper.
+    let is_keepers = has_begun() && !vforked::is_child() && !own_calls::is_used();
+    if !is_keepers {
+        let made = call();
+        if !is_full(&made) {
+            return made;
         }
     }
-    fault_stack::run(move || run(call))?
+    fault_stack::run(move || {
+        let made = run(&mut call)?;
+        if is_keepers && is_full(&made) { call() } else { made }
+    })
 }
 
 /// Copies a hidden descriptor of the program's table into the keeper's, and returns its number there. A keeper that has

@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 
-use crate::own_table::with_room;
+use crate::own_table::briefly;
 use crate::{check, said};
 
 /// This process's memory in RAM, in bytes.
@@ -20,7 +20,7 @@ pub struct Resident {
 impl Resident {
     /// Reads `/proc/self/status`; `None` if that is not possible.
     pub fn now() -> Option<Resident> {
-        with_room(read_status).ok().map(|status| Resident::parse(&String::from_utf8_lossy(&status)))
+        briefly(read_status).ok().map(|status| Resident::parse(&String::from_utf8_lossy(&status)))
     }
 
     fn parse(status: &str) -> Resident {
@@ -46,7 +46,7 @@ pub fn data_bytes() -> Option<u64> {
 }
 
 fn of_status(name: &str) -> Option<u64> {
-    with_room(read_status).ok().and_then(|status| bytes_of(&String::from_utf8_lossy(&status), name))
+    briefly(read_status).ok().and_then(|status| bytes_of(&String::from_utf8_lossy(&status), name))
 }
 
 /// Reads all of the file: the list of groups alone can be long. It takes raw system calls. The C library's functions
@@ -89,7 +89,7 @@ impl Unseen {
     /// Its list of mappings cannot be read.
     pub fn of(process: &str) -> io::Result<Unseen> {
         let path = format!("/proc/{process}/smaps");
-        with_room(move || said::read(&path)).map(|list| Unseen::parse(&list))
+        briefly(move || said::read(&path)).map(|list| Unseen::parse(&list))
     }
 
     fn parse(list: &str) -> Unseen {

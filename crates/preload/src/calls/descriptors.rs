@@ -9,6 +9,8 @@ use std::ffi::{c_int, c_long, c_uint, c_void};
 
 use folioswap::PAGE_SIZE;
 use folioswap_sys::hidden_numbers::{is_hidden, next_hidden};
+use folioswap_sys::own_table;
+use folioswap_sys::signals::thread_id;
 
 use crate::calls::rings;
 use crate::calls::sleeping::set_bytes;
@@ -125,12 +127,14 @@ pub fn looked_at(count: c_int, sets: [usize; 3]) -> c_int {
         return count;
     }
     let _guard = guard::enter();
-    let highest = || -> Option<c_int> {
-        let numbers = std::fs::read_dir("/proc/thread-self/fd").ok()?.flatten();
+    let thread = thread_id(); // the kernel's: a child of vfork shares what is noted
+    let highest = move || {
+        let numbers = std::fs::read_dir(format!("/proc/self/task/{thread}/fd"))?.flatten();
         let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        numbers.filter(|&number| !is_hidden(number)).max()
+        Ok(numbers.filter(|&number| !is_hidden(number)).max())
     };
-    state::keeping_errno(|| highest().map_or(count, |highest| count.min(least.max(highest + 1))))
+    let highest: Option<c_int> = state::keeping_errno(|| own_table::briefly(highest)).ok().flatten();
+    highest.map_or(count, |highest| count.min(least.max(highest + 1)))
 }
 
 export! {

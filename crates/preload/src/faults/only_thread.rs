@@ -42,7 +42,7 @@ pub fn is_last_thread() -> bool {
     let _guard = guard::enter();
     let mut ending = self::ending();
     let this = guard::this_thread();
-    let listed = own_table::with_room(listed).ok().filter(|threads| threads.contains(&this));
+    let listed = own_table::briefly(listed).ok().filter(|threads| threads.contains(&this));
     let Some(threads) = listed else { return has_one_thread() }; // there is no `/proc`, or not that of this process
     ending.retain(|thread| threads.contains(thread));
     ending.push(this);

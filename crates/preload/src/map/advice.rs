@@ -4,7 +4,8 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ops::Range;
 
 use folioswap::{Advice, BLOCK_BYTES, PAGE_SIZE, RawSpace};
-use folioswap_sys::said;
+use folioswap_sys::signals::thread_id;
+use folioswap_sys::{own_table, said};
 
 use crate::ground::export::export;
 use crate::ground::guard;
@@ -313,10 +314,14 @@ export! {
 
 /// Whether a pidfd refers to this process.
 fn is_self(pidfd: c_int) -> bool {
+    if PIDFD_SELF.contains(&pidfd) {
+        return true;
+    }
     let _guard = guard::enter();
-    let about = said::read(format!("/proc/self/fdinfo/{pidfd}")).unwrap_or_default();
+    let path = format!("/proc/self/task/{}/fdinfo/{pidfd}", thread_id());
+    let about = own_table::briefly(move || said::read(&path)).unwrap_or_default();
     let pid = about.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse::<u32>().ok());
-    PIDFD_SELF.contains(&pidfd) || pid == Some(std::process::id())
+    pid == Some(std::process::id())
 }
 
 export! {

@@ -32,7 +32,7 @@ fn look(managed: u64) -> Option<Resident> {
     static LISTED: AtomicU64 = AtomicU64::new(0);
     let resident = Resident::now()?;
     // There is room for it, or it is in the budget; and the engine's records.
-    let in_ram = |heap: &'static Heap| own_table::with_room(|| pagemap::resident_bytes(heap.span())).unwrap_or(0);
+    let in_ram = |heap: &'static Heap| own_table::briefly(|| pagemap::resident_bytes(heap.span())).unwrap_or(0);
     let kept = match adopt::is_later() {
         true => known::ordinary_bytes(),
         false => known::share_with(in_ram(&ORDINARY) as usize),
@@ -142,7 +142,7 @@ fn record() {
     let Some(Resident { peak, .. }) = look(managed) else { return };
     let [outside, shared, of_files, of_threads] = OUTSIDE.each_ref().map(|seen| seen.load(Ordering::Relaxed));
     let mut name = [0; 16];
-    let comm = own_table::with_room(|| std::fs::read("/proc/self/comm")).unwrap_or_default();
+    let comm = own_table::briefly(|| std::fs::read("/proc/self/comm")).unwrap_or_default();
     name.iter_mut().zip(comm.trim_ascii_end().iter().take(15)).for_each(|(place, byte)| *place = *byte);
     let pid = std::process::id().into();
     counters.note_end(&ProcessMemory { pid, name, peak, managed, outside, shared, of_files, of_threads });

@@ -19,7 +19,7 @@ fn text(path: &'static CStr) -> Option<String> {
     if own_calls::is_used() {
         return None; // the program's filter may refuse to open a file
     }
-    own_table::with_room(move || read(path)).ok()
+    own_table::briefly(move || read(path)).ok()
 }
 
 fn read(path: &CStr) -> io::Result<String> {
