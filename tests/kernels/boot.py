@@ -190,8 +190,8 @@ def boot(version, folioswap, is_short, cache, cases):
 
 
 def copied(folioswap, folder):
-    """The path of a copy of the program, with the library that it injects. The guest keeps pages of the files that it has
-    read, so nobody may build these meanwhile."""
+    """The path of a copy of the program, beside one of the library that it injects. The guest caches the files that it
+    reads, so a build must not change them while it runs."""
     os.chmod(folder, 0o755)
     shutil.copy(os.path.join(os.path.dirname(folioswap), "libfolioswap_preload.so"), folder)
     return shutil.copy(folioswap, folder)

@@ -127,7 +127,7 @@ pub fn looked_at(count: c_int, sets: [usize; 3]) -> c_int {
         return count;
     }
     let _guard = guard::enter();
-    let thread = thread_id(); // the kernel's: a child of vfork shares what is noted
+    let thread = thread_id(); // not what is noted: in a child of vfork that is its parent's
     let highest = move || {
         let numbers = std::fs::read_dir(format!("/proc/self/task/{thread}/fd"))?.flatten();
         let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
